@@ -42,7 +42,11 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
     kinds: OrderedDict[Any, tuple[Replay, bool]] = OrderedDict()
     grad, find, kind = torch.is_grad_enabled, kinds.get, arrays.device.kind
     place_of, forward, modes = _place_of(torch), state.forward_ad(), state.dispatch_modes()
-    families = Families(settings, place_of, alpha, beta)
+
+    def facts(x: Any) -> tuple[Any, ...]:
+        return x.__class__, x.dtype, x.shape, x.stride(), place_of(x), x.data_ptr() & _LOW
+
+    families = Families(settings, facts, alpha, beta)
 
     def remembering(records: bool = True) -> Callable[[Any, Any, Any, Mapping[str, Any]], Any]:
         """A function that compares a call with the previous one that it received itself. A plan's records no gradients:
@@ -93,7 +97,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
     def key_of(tensors: Sequence[Any], out: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:
         key = [settings(), out is None]
         for x in tensors:
-            key += (x.__class__, x.dtype, x.shape, x.stride(), place_of(x), x.data_ptr() & _LOW)
+            key += facts(x)
         if options:
             get = options.get
             key += (*options, get("c") is None, get("c") is out, get("bias") is None)

@@ -12,13 +12,11 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from gemmhub._base.evicting import keep
-from gemmhub._base.geometry import MOST_ALIGNED
 from gemmhub.backend import Run, WithRows
 from gemmhub.buckets import end
 from gemmhub.dtypes import scalar_kind
 from gemmhub.problem import GemmProblem
 
-_LOW = MOST_ALIGNED - 1
 _MOST = 256
 """The most families that are kept."""
 _RUNS = 1024
@@ -59,10 +57,12 @@ class Families:
     """The families that were met; one for each key, which has all that a decision depends on but the rows."""
 
     def __init__(
-        self, settings: Callable[[], object], place_of: Callable[[Any], object], alpha: Any, beta: Any
+        self, settings: Callable[[], object], facts: Callable[[Any], tuple[Any, ...]], alpha: Any, beta: Any
     ) -> None:
-        """``settings`` returns those in force, ``place_of`` a tensor's device. ``alpha``, ``beta``: their defaults."""
-        self._settings, self._place_of, self._alpha, self._beta = settings, place_of, alpha, beta
+        """``settings`` returns those in force, ``facts`` those of a tensor that count for the kind of a call: class,
+        dtype, shape, strides, device and the low bits of the address. ``alpha``, ``beta``: their defaults.
+        """
+        self._settings, self._facts, self._alpha, self._beta = settings, facts, alpha, beta
         self._families: OrderedDict[Any, Family] = OrderedDict()
         self._measured: Set[tuple[int, ...]] = frozenset()
 
@@ -117,15 +117,11 @@ class Families:
         family.add(problem.m, with_rows)
 
     def _key_of(self, a: Any, b: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:
-        place = self._place_of
-        key: tuple[Any, ...] = (
-            self._settings(), a.__class__, a.dtype, a.shape[-1], place(a), a.data_ptr() & _LOW,
-            b.__class__, b.dtype, b.shape, b.stride(), place(b), b.data_ptr() & _LOW,
-        )  # fmt: skip
+        kind, dtype, shape, _, *rest = self._facts(a)  # its strides follow from its rows, as it is contiguous
+        key: tuple[Any, ...] = (self._settings(), kind, dtype, shape[-1], *rest, *self._facts(b))
         for name, value in options.items():
             if name == "bias" and value is not None:
-                key += (name, value.__class__, value.dtype, value.shape, value.stride(), place(value))
-                key += (value.data_ptr() & _LOW,)
+                key += (name, *self._facts(value))
             elif name in ("alpha", "beta"):
                 key += (name, scalar_kind(value))
             else:

@@ -230,10 +230,12 @@ def fold_batch(problem: GemmProblem) -> GemmProblem | None:
         if len(dims) != 1:
             return None
         rows = MatrixLayout(count * problem.m, layout.cols, dims[0][1][0], layout.col_stride)
+        # Matrices of one row may be broadcast, overlap or run backwards; rows of one matrix may not.
+        if rows.order is None and layout.order is not None:
+            return None
         folded[name] = replace(operand, layout=rows)
     shared = replace(problem.b.layout, batch=(), batch_strides=())
     result = replace(problem, m=count * problem.m, batch=(), b=replace(problem.b, layout=shared), **folded)
-    # Matrices of one row may be broadcast, overlap or run backwards; rows of one matrix may not.
     if isinstance(lower(result), Refusal) and not isinstance(lower(problem), Refusal):
         return None
     return result

@@ -125,24 +125,12 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     if extra:
         problem = replace(problem, **{name: described for name, (_, described) in extra.items()})
     if batch and arrays.device.kind != "cpu":
-        problem = _folded(problem)
+        problem = fold_batch(problem) or problem  # rows one after the other are decided as one matrix
     exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None)
     return Call(
         arrays, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact, wanted is None,
         {name: native for name, (native, _) in extra.items()}, packed is not None,
     )  # fmt: skip
-
-
-def _folded(problem: GemmProblem) -> GemmProblem:
-    """A stack that one b multiplies, and whose rows lie one after the other, as one matrix: it is decided as that."""
-    folded = fold_batch(problem)
-    if folded is None:
-        return problem
-    for name in ("a", "out", "c"):
-        before, after = getattr(problem, name), getattr(folded, name)
-        if before is not None and before.layout.order is not None and after.layout.order is None:
-            return problem  # rows of one matrix may not be broadcast
-    return folded
 
 
 def _common_library(a: Any, b: Any, out: Any, request: Request) -> ArrayLibrary:

@@ -58,7 +58,7 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     kept = False
     for form in forms:
         name, distribution = form.entry.name, form.entry.distribution
-        if not settings.forced and _is_slower(form, problem, able, chosen.chosen, settings):
+        if not settings.forced and _is_slower(form, able, chosen.chosen, settings):
             kept = True
             continue
         payload = guarded(
@@ -109,7 +109,7 @@ def _by(backend: str, problem: GemmProblem) -> GemmProblem:
     return replace(problem, b=b, packed_by=backend)
 
 
-def _is_slower(form: Able, problem: GemmProblem, able: list[Able], chosen: str | None, settings: Settings) -> bool:
+def _is_slower(form: Able, able: list[Able], chosen: str | None, settings: Settings) -> bool:
     """Whether the packed product is expected to take longer than b itself on the backend ``chosen`` for that, or would
     not run on the backend that the settings prefer.
     """

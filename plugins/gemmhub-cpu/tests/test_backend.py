@@ -109,7 +109,7 @@ def test_estimates_never_prefer_numpy_where_this_is_faster(dtype: object) -> Non
 
 
 def test_each_candidate_has_its_own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the engines whose time is modelled, asked once each."""
+    """Each engine whose time is modelled is asked once."""
     monkeypatch.setattr(model, "sgemm_rate", lambda: 4e11)
     asked: list[str] = []
 
@@ -272,7 +272,7 @@ def test_panel_width_respects_the_limit(dtype: object) -> None:
 
 @pytest.mark.parametrize("limit", [1 << 20, 1 << 22, 1 << 26])
 def test_tiles_of_panels_respect_the_limit(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a wide result, of b packed within a larger limit, and for many cores."""
+    """Tiles of a wide result, of b packed within a larger limit, and for many cores."""
     if not probe.look().numkong:
         pytest.skip(probe.look().why_no_numkong)
     m, n, k = 100, 40_000, 8

@@ -336,7 +336,7 @@ def test_scratch_memory_is_bounded(dtype) -> None:
 @needs_units
 @pytest.mark.parametrize(("dtype", "changes"), [("int8", {"out": "float32"}), ("float16", {"activation": "silu"})])
 def test_what_numpy_finishes_in_several_parts(dtype, changes, rng) -> None:
-    """Of columns and of rows: the bits are those of one part."""
+    """Parts of columns and of rows have the bits of one part."""
     m, n, k = 700, 500, 600
     asked = problem(m, n, k, dtype, **changes)
     a, b = ((rng.standard_normal(shape) * 9).astype(dtype) for shape in ((m, k), (k, n)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes import Home
 
 import gemmhub
 
@@ -21,3 +22,11 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gemmhub.reload()
     yield
     gemmhub.reload()
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A machine with the fake library, whose objects were used as they may be."""
+    home = Home()
+    yield home
+    assert home.cuda.complaints == []

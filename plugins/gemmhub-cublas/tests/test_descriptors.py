@@ -9,20 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes import Arrays, Home, bias, problem
+from fakes import Arrays, bias, problem
 from gemmhub_cublas import descriptors, lower
 from gemmhub_cublas.lower import lowered
 
 from gemmhub.problem import GemmProblem
 
 LIMIT = 64 * 2**20
-
-
-@pytest.fixture
-def home():
-    home = Home()
-    yield home
-    assert home.cuda.complaints == []
 
 
 def prepared(backend, asked, candidate=None):
@@ -37,8 +30,8 @@ def right(arrays, kernel):
 
 @pytest.mark.parametrize("options", [{}, {"batch": (3,)}, {"b": "col"}, {"dtype": "float16"}], ids=str)
 def test_a_new_m_makes_two_layouts(home, options):
-    """Those of a and the result. The operation, the layout of b and the algorithm are there; one check is made, and the
-    launch uses what was checked.
+    """Those two are of a and of the result. The operation, the layout of b and the algorithm are there; one check is
+    made, and the launch uses what was checked.
     """
     backend = home.backend()
     first = problem(64, 48, 32, **options)
@@ -104,7 +97,7 @@ def test_objects_live_as_long_as_the_backend_or_the_kernel(home):
 
 
 def test_objects_are_bounded(home, monkeypatch):
-    """What is no longer kept is destroyed, but not while a kernel uses it."""
+    """An object that is no longer kept is destroyed, but not while a kernel uses it."""
     monkeypatch.setattr(descriptors, "KEPT", 4)
     backend = home.backend()
     first = problem(200, 64, 64)

@@ -9,20 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes import Arrays, Home, bias, operand, problem
+from fakes import Arrays, bias, operand, problem
 from gemmhub_cublas.launch import scalar
 
 from gemmhub.errors import KernelError
 from gemmhub.layout import MatrixLayout
 
 LIMIT = 64 * 2**20
-
-
-@pytest.fixture
-def home():
-    home = Home()
-    yield home
-    assert home.cuda.complaints == []
 
 
 def kernel(backend, asked):
@@ -40,7 +33,7 @@ def test_plain_products_are_one_call(home):
 
 
 def test_fresh_threads(home):
-    """That never met CUDA, whatever ran before: the library gives a thread no context."""
+    """Threads that never met CUDA, whatever ran before: the library gives a thread no context."""
     asked = problem(m=64, n=64, k=64)
     run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
     assert np.array_equal(arrays.run(run), arrays.a @ arrays.b)
@@ -203,7 +196,7 @@ def test_other_rows(home, m, alpha, offset):
 
 
 def test_other_rows_of_other_rows(home):
-    """What a first number gives does not depend on those in between, nor on the order of calls."""
+    """The run of a number of rows does not depend on those in between, nor on the order of calls."""
     backend, first = home.backend(), problem(64, 48, 32)
     prepared = kernel(backend, first)
     made = {m: rows(prepared, m) for m in (65, 66, 2)}

@@ -1,4 +1,4 @@
-"""Another number of rows of a prepared product: what the kernel is told; nothing is compiled or ranked for it."""
+"""Another number of rows of a prepared product: the kernel's arguments; nothing is compiled or ranked for it."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -49,6 +50,7 @@ _importing = locks.Busy()
 _settings = config.context.get
 locks.survive_forks()
 _ndarray = np.ndarray
+_function = FunctionType
 
 
 @overload
@@ -59,7 +61,7 @@ def matmul(
 def matmul(a: A, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> A: ...
 @signature()
 def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Array:
-    """Compute ``activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)`` on the best backend present.
+    """Compute ``activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)`` on the best backend there is.
 
     Shapes are those of :func:`numpy.matmul`: (..., m, k) by (..., k, n), batch dimensions broadcast,
     vectors allowed. The result is of the operands' own array type and device.
@@ -74,9 +76,16 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
         on devices where it is float32.
     c : array that broadcasts to the result, of its dtype or of the accumulator's. May be ``out``.
     bias : array of shape (n,) or (1, n), added to every row, or (m, 1), added to every column.
-    scale_a, scale_b : float32 arrays of one element, or of one for each row of a (m,) and column of b (n,). For real
-        floating results, by backends that have scales of operands.
-    activation : None, "relu", "gelu" (tanh form) or "silu".
+    scale_a, scale_b : float32 arrays of factors of a and b: of one element; of one for each row of a (m,) and column of
+        b (n,); or matrices whose sizes are 1, the operand's, or its number of blocks of 128 (along k, and along n for
+        b). For real floating results.
+    scale_out : float32 array of one element, which multiplies the result after the activation.
+    pre_activation : array of the product's shape, written: what the activation is applied to. True makes it, and
+        returns (result, pre-activation).
+    amax : float32 array of one element, written: the largest magnitude of the result, before ``scale_out``.
+    activation : None, "relu", "gelu" (erf form), "gelu_tanh" or "silu". Gated ones make one column of two: "swiglu" is
+        silu of the first half of the columns times the second half, "geglu" gelu likewise, "swiglu_interleaved" takes
+        columns 2 j and 2 j + 1.
     precision : "ieee" (default), "bf16x3", "tf32" or "bf16": what float32 operands may be rounded to.
     deterministic : True requires bitwise equal results for the same operands (strides included), with or without out.
     backend : name of the one backend to use.
@@ -102,14 +111,18 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     array([[300,   0],
            [300,   0]], dtype=int32)
     """
-    key = None
+    key = replay = None
     try:
         kind = a.__class__
         if kind is not _ndarray and kind in _fast:
             result = _fast[kind].call(a, b, out, options)
-            if result is not None:
+            if result.__class__ is _function:
+                replay = result
+            elif result is not None:
                 return result
-        if options:
+        if replay is not None:
+            pass
+        elif options:
             key = kind_of(a, b, out, options)
             run = _find(key)
             if run is not None and run is not LOOK_CLOSELY:
@@ -133,6 +146,8 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     except BaseException as error:
         if propagates(error):
             raise
+    if replay is not None and registered.record is not None:
+        return registered.record(a, b, options, replay)  # here, as an exception of autograd's hooks is the caller's
     return _call(a, b, out, options, key)
 
 
@@ -160,6 +175,8 @@ def _call(a: Array, b: Array, out: Array | None, options: Options, kind: object)
                 return deferred
         if not given.keys().isdisjoint(NUMBERS):
             given = with_scalars(options)  # numbers of NumPy as Python's
+        if given.get("pre_activation") is True:
+            return _with_pre_activation(a, b, out, given)
         key, run = cache.look_up(a, b, out, given)
         if run is not None:
             try:
@@ -192,6 +209,23 @@ def _call(a: Array, b: Array, out: Array | None, options: Options, kind: object)
                     cache.families = Families(records.sizes())
                 cache.families.learn(call, decision, kernel, (a, b, out), options)
     return result
+
+
+def _with_pre_activation(a: Array, b: Array, out: Array | None, options: Mapping[str, Any]) -> tuple[Array, Array]:
+    """The result, and what its activation was applied to, in a new array."""
+    from gemmhub._call import describe
+
+    _import()
+    others: Any = {name: x for name, x in options.items() if name != "pre_activation"}
+    arrays, native = describe.new_pre_activation(a, b, out, request(others))
+    before = arrays.wrap(native, (a, b))
+    if out is None and describe.immutable(arrays.view(before, "pre_activation")):
+        # The product of views, which writes memory that the library has not got yet.
+        views = {name: arrays.view(others.pop(name), name) for name in ARRAYS if others.get(name) is not None}
+        right = b if isinstance(b, PackedB) else arrays.view(b, "b")
+        result = matmul(arrays.view(a, "a"), right, **others, **views, pre_activation=native)
+        return arrays.wrap(result, (a, b)), arrays.wrap(native, (a, b))
+    return matmul(a, b, out=out, **others, pre_activation=before), before
 
 
 def _deferred(call: str, a: Array, b: Array, out: Array | None, options: Options) -> Any:
@@ -238,25 +272,26 @@ def _learn(
     from gemmhub._call import bind
 
     problem = call.problem
+    fast = cache.fast.get(type(a)) or call.arrays.fast_path(_settings)
+    if fast is not None and not call.packed:
+        kernel_run = bind.on_views(kernel, problem) if problem.device.kind == "cpu" else kernel.run
+        fast.learn(call.arrays, problem, call.out_shape, kernel_run, a, b, out, options)
+        if kernel.with_rows is not None and decision.bucketed and out is None and fast.learn_rows is not None:
+            from gemmhub import records
+
+            fast.learn_rows(call.arrays, problem, kernel.with_rows, records.sizes(), a, b, options)
+        cache.fast[type(a)] = fast
     if problem.device.kind != "cpu":
         cache.put(key, bind.by_options(execute, False, options))
-        fast = cache.fast.get(type(a)) or call.arrays.fast_path(_settings)
-        if fast is not None and not (problem.demands or call.packed):
-            fast.learn(call.arrays, problem, call.out_shape, kernel.run, a, b, out, options)
-            if kernel.with_rows is not None and decision.bucketed and out is None and fast.learn_rows is not None:
-                from gemmhub import records
-
-                fast.learn_rows(call.arrays, problem, kernel.with_rows, records.sizes(), a, b, options)
-            cache.fast[type(a)] = fast
         return
-    run = bind.warm(call, kernel, execute, (a, b, options.get("c"), options.get("bias")))
+    run = bind.warm(call, kernel, execute, (a, b, *map(options.get, ARRAYS)))
     alone = run is kernel.direct
     if not decision.layout_free:
         cache.put(kind_of(a, b, out, options), LOOK_CLOSELY)
         key = kind_of(a, b, out, options, closely=True) or key
     cache.put(key, bind.by_options(run, alone, options))
-    if options:
-        return
+    if options or fast is not None:
+        return  # a fast path looks up calls without options itself
     if out is not None and not isinstance(out, _ndarray):
         return  # an array of another library, without strides in bytes
     if decision.layout_free and not call.packed:
@@ -538,7 +573,7 @@ def reload() -> None:
 
 
 def fast_path(kind: type) -> FastPath | None:
-    """The fast path of a type of device arrays, while its decisions hold; None before its first call."""
+    """The fast path of a type of arrays, while its decisions hold; None before its first call."""
     return _fast.get(kind)
 
 

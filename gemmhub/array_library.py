@@ -43,18 +43,14 @@ class FastPath(NamedTuple):
 
     call: Callable[[Any, Any, Any, Mapping[str, Any]], Any]
     """``(a, b, out, options) -> result``; None where the call is of no kind that was learned, and nothing was done.
+    For tensors of torch whose product autograd records, a function that computes it, and nothing was done.
 
     It may raise any exception: nothing was done then, too, and gemmhub checks the call itself.
     """
     learn: Callable[[Any, GemmProblem, tuple[int, ...], Callable[..., None], Any, Any, Any, Mapping[str, Any]], None]
     """``(library, problem, shape of the result, a kernel's run, a, b, out, options)``: remember this kind of call.
 
-    One fast path serves all devices of a library: ``library`` is that of the call's own device. It is not called for
-    problems with :attr:`~gemmhub.problem.GemmProblem.demands`, whose kernels take more than ``run`` is given here.
-    """
-    another: Callable[[], Callable[[Any, Any, Any, Mapping[str, Any]], Any]] | None = None
-    """A ``call`` of the same kinds for one caller alone, such as a layer of a model: where it compares a call with the
-    one before, that is the caller's own. None where there is no such thing.
+    One fast path serves all devices of a library: ``library`` is that of the call's own device.
     """
     planned: Callable[[Any, Any, Any, Mapping[str, Any]], Any] | None = None
     """A ``call`` for a plan, where that differs: it returns None for operands whose product would be recorded."""
@@ -62,6 +58,8 @@ class FastPath(NamedTuple):
     """``(library, problem, a kernel's with_rows, sizes that have records, a, b, options)``: remember a call without
     ``out`` for those that differ from it in the rows of a alone. None where the library has no such calls.
     """
+    linear: Callable[[Any, Any, Any, Mapping[str, Any]], Any] | None = None
+    """A ``call`` that is given the transpose of b, as linear layers keep their weights: no view is made of it."""
 
 
 class ArrayLibrary(Protocol):

@@ -17,10 +17,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
-from gemmhub.problem import GemmProblem, Scale
+from gemmhub.operands import OPERANDS
+from gemmhub.problem import GemmProblem
 
 CONTRACT = 2
 """Version of this contract. A plugin states the one that it implements."""
@@ -33,26 +34,21 @@ Array = Any
 are in the problem, so that a kernel depends on no array library."""
 
 
-class Run(Protocol):
-    """The signature of a kernel's ``run``. It writes the result into ``out`` and returns nothing.
+Run = Callable[..., None]
+"""``run(a, b, out, alpha, beta, stream, **operands)``: it writes the result into ``out`` and returns nothing.
 
-    On the CPU ``a``, ``b``, ``out``, ``c`` have at least two dimensions and the shapes, strides and dtypes of
-    the problem, except that batch dimensions which are broadcast may be missing or 1; ``bias`` has one. On
-    devices they are addresses, and shapes and strides are those of the problem exactly. ``b`` is the object
-    that :meth:`Backend.pack` made where ``problem.packed_by`` is set. ``out`` overlaps no other operand, unless
-    it *is* ``c`` (same memory, same layout). ``c`` is None when beta is 0, ``bias`` None when there is none.
-    With alpha 0 the product counts for nothing, NaN or not. ``stream`` is a native stream handle (int) on
-    devices, None on the CPU: work is put there, and run neither synchronises nor allocates beyond the workspace
-    made by prepare.
+On the CPU ``a``, ``b`` and ``out`` have at least two dimensions and the shapes, strides and dtypes of the problem,
+except that batch dimensions which are broadcast may be missing or 1. On devices they are addresses, and shapes and
+strides are those of the problem exactly. ``b`` is the object that :meth:`Backend.pack` made where ``problem.packed_by``
+is set. ``out`` overlaps no other operand, unless it *is* ``c`` (same memory, same layout). With alpha 0 the product
+counts for nothing, NaN or not. ``stream`` is a native stream handle (int) on devices, None on the CPU: work is put
+there, and run neither synchronises nor allocates beyond the workspace made by prepare.
 
-    Operands that a field of :attr:`GemmProblem.demands` describes follow as keyword arguments of that name, vectors on
-    the CPU and addresses on devices. A kernel of another problem is called without them.
-    """
-
-    def __call__(
-        self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-    ) -> None: ...
-
+The problem's other operands (:attr:`GemmProblem.operands`) follow by their names, as arrays on the CPU and addresses on
+devices; what the problem does not have is not passed. On the CPU ``c`` and ``pre_activation`` are like ``out``, with
+all n columns; ``bias``, ``scale_out`` and ``amax`` have one dimension; ``scale_a`` and ``scale_b`` have two or more,
+which broadcast to the operand where each scale of a block is repeated.
+"""
 
 WithRows = Callable[[int], "Run | None"]
 """See :attr:`Kernel.with_rows`."""
@@ -77,12 +73,12 @@ class Kernel:
     numpy.matmul is such a function.
     """
     direct_epilogue: Callable[..., Array] | None = None
-    """``(a, b, out, c, bias, alpha, beta, stream) -> result``: the same for problems with an epilogue, not for those
-    with demands.
+    """``(a, b, out, alpha, beta, stream, **operands) -> result``: the same for problems with an epilogue.
 
-    Called with NumPy arrays of two dimensions or more, as the caller passed them; ``c`` broadcasts to the result,
-    ``bias`` has one or two dimensions; ``out`` has the result's shape. It may overlap any operand, and is written last,
-    when nothing can fail. It may return NotImplemented for sizes at which ``run`` is faster.
+    Called with NumPy arrays of two dimensions or more, as the caller passed them: operands that are read have the
+    shapes that :data:`gemmhub.operands.OPERANDS` allows; where the problem has one that is written, this is not called.
+    ``out`` has the result's shape. It may overlap any operand, and is written last, when nothing can fail. It may
+    return NotImplemented for sizes at which ``run`` is faster.
     """
     any_size: bool = False
     """True promises that ``run``, ``direct`` and ``direct_epilogue`` take the sizes from their operands: they serve any
@@ -141,6 +137,15 @@ class Offer:
         return tuple([candidate.name for candidate in self.candidates])
 
 
+BASIC: Mapping[str, frozenset[str] | None] = {
+    "c": frozenset({"matrix"}),
+    "bias": frozenset({"n", "m"}),
+    "activation": frozenset({"relu", "gelu", "gelu_tanh", "silu"}),
+    "precision": frozenset({"ieee", "bf16x3", "tf32", "bf16"}),
+}
+"""The addend, the bias, the commonest activations and all precisions: a value of :attr:`Backend.takes`."""
+
+
 @dataclass(frozen=True)
 class Imported:
     """What :meth:`Backend.import_times` found in a file."""
@@ -162,15 +167,12 @@ class Backend(ABC):
     """True promises that within a bucket of sizes (:mod:`gemmhub.buckets`) only times differ: a candidate for the end
     of the bucket is one for each problem in it, or ``prepare`` refuses it. A new size then comes to ``prepare`` alone.
     """
-    takes: frozenset[str] = frozenset()
-    """The fields of :attr:`GemmProblem.demands` that ``offer`` and kernels read. :func:`answer` refuses a problem
-    with any other: a backend that was written before a field existed cannot compute without it.
-    """
-
-    activations: frozenset[str] = frozenset({"relu", "gelu", "silu"})
-    """The activation functions that ``offer`` knows, whether it refuses them or not. :func:`answer` refuses a
-    problem with any other: a backend that was written before a function existed cannot compute it.
-    """
+    takes: ClassVar[Mapping[str, frozenset[str] | None]] = {}
+    """What it was written for beside ``a @ b``, by name and by value: of each operand its forms
+    (:attr:`gemmhub.operands.Operand.form`), of "activation" and "precision" the names, None for any. :func:`answer`
+    refuses a problem with anything else, so that a backend which was written before a function or an operand existed
+    never computes without it. Whether it runs a problem with what it takes, :meth:`offer` answers. :data:`BASIC` is
+    such a mapping."""
 
     @abstractmethod
     def probe(self) -> Ready | Absent:
@@ -208,20 +210,37 @@ def answer(backend: Backend, problem: GemmProblem) -> Offer | Refusal:
 
     Raises TypeError where that is neither a refusal nor a whole offer.
     """
-    unread = [name for name in problem.demands if name not in backend.takes]
-    if unread:
-        what = " and ".join(dict.fromkeys(problem.demands[name] for name in unread))
-        names = " and ".join(f"{name}=" for name in unread)
-        scales = all(isinstance(getattr(problem, name), Scale) for name in unread)
-        out = f"leave {names} out" + (" (pass one factor per operand as alpha=)" if scales else "")
-        return Refusal(
-            f"it has no {what}", f"{out}, or choose a backend that has {what}", any_layout=True, any_size=True
-        )
-    if problem.activation is not None and problem.activation not in backend.activations:
-        return Refusal(
-            f"it has no activation {problem.activation}", "apply it to the product", any_layout=True, any_size=True
-        )
+    refusal = _not_taken(backend.takes, problem)
+    if refusal is not None:
+        return refusal
     return _whole(backend.offer(problem))
+
+
+def _not_taken(takes: Mapping[str, frozenset[str] | None], problem: GemmProblem) -> Refusal | None:
+    """The refusal of what a backend was not written for; None where it takes everything that the problem has."""
+    for name, described in problem.operands.items():
+        forms = takes.get(name, frozenset())
+        if forms is None or described.form in forms:
+            continue
+        noun = OPERANDS[name].noun
+        if name not in takes:
+            remedy = f"leave {name}= out" + ", or pass one factor as alpha=" * (OPERANDS[name].role == "factor")
+            return _refusal(f"it does not take {noun} ({name}=)", f"{remedy}, or choose a backend that takes it")
+        allowed = " or ".join(sorted(forms))
+        reason = f"it does not take {noun} of the form {described.form!r} ({name}=)"
+        return _refusal(reason, f"pass {name}= as {allowed}")
+    for name, value in (("activation", problem.activation), ("precision", problem.precision)):
+        values = takes.get(name, frozenset())
+        if value not in (None, "ieee") and values is not None and value not in values:
+            remedy = {"activation": "apply it to the product", "precision": "ask for another precision"}[name]
+            return _refusal(f"it has no {name} {value}", remedy)
+    if problem.groups is not None and "groups" not in takes:
+        return _refusal("it has no grouped products", "multiply the groups one by one")
+    return None
+
+
+def _refusal(reason: str, remedy: str) -> Refusal:
+    return Refusal(reason, remedy, any_layout=True, any_size=True)
 
 
 def _whole(answer: object) -> Offer | Refusal:

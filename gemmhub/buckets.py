@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd
 
+from gemmhub.epilogues import columns
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem, Operand
 
@@ -61,8 +62,8 @@ def _on_cpu(problem: GemmProblem) -> GemmProblem:
 
     return replace(
         problem, m=m, n=n, k=k, batch=batch, a=resized(problem.a, m, k), b=resized(problem.b, k, n),
-        out=resized(problem.out, m, n), c=None if problem.c is None else resized(problem.c, m, n),
-    )  # fmt: skip
+        out=resized(problem.out, m, columns(problem.activation, n)),
+    ).having(**{name: resized(x, m, n) for name, x in problem.matrices.items()})  # fmt: skip
 
 
 def _on_device(problem: GemmProblem) -> GemmProblem:
@@ -71,7 +72,7 @@ def _on_device(problem: GemmProblem) -> GemmProblem:
     Where m is the contiguous dimension of an operand, so does m itself; where no size of the bucket does, or where m's
     strides are free, the problem stands for itself.
     """
-    tall = [x for x in (problem.a, problem.out, problem.c) if x is not None]
+    tall = [problem.a, problem.out, *problem.matrices.values()]
     orders = [x.layout.order for x in tall]
     if None in orders or problem.m <= _EXACT:
         return problem
@@ -92,10 +93,8 @@ def _on_device(problem: GemmProblem) -> GemmProblem:
         )
         return replace(x, layout=replace(old, rows=m, row_stride=row, col_stride=col, batch_strides=strides))
 
-    return replace(
-        problem, m=m, a=resized(problem.a), out=resized(problem.out),
-        c=None if problem.c is None else resized(problem.c),
-    )  # fmt: skip
+    others = {name: resized(x) for name, x in problem.matrices.items()}
+    return replace(problem, m=m, a=resized(problem.a), out=resized(problem.out)).having(**others)
 
 
 def _alike(old: int, new: int, itemsize: int, step: int) -> int:

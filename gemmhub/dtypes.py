@@ -36,7 +36,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from gemmhub import epilogues
 from gemmhub.errors import DTypeError
 
 DType = np.dtype[Any]
@@ -68,9 +67,6 @@ def permits_tf32(precision: str) -> bool:
     """Return whether ``precision``, one of :data:`PRECISIONS`, lets float32 operands be rounded to tf32."""
     return precision in ("tf32", "bf16")
 
-
-ACTIVATIONS = tuple(epilogues.ACTIVATIONS)
-"""Names of activation functions, which :mod:`gemmhub.epilogues` defines."""
 
 _SIGNIFICAND_BITS = {
     "float8_e5m2": 3, "float8_e4m3fn": 4, "bfloat16": 8, "float16": 11,

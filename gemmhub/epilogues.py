@@ -1,80 +1,263 @@
-"""The list of activation functions that end a product: formula, gradient and error bound of each.
+"""The epilogues that end a product: one object for each name that ``activation=`` takes.
 
-``out = activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)``. Backends fuse them; what checks or
-differentiates a product reads them here. The operands of an epilogue are fields of
-:class:`~gemmhub.problem.GemmProblem`, and options of a call (:data:`gemmhub._call.options.OPTIONS`).
+``out = activation(x)`` with ``x = alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias``. An :class:`Epilogue` has
+all that is known of a function: its formula, its derivative, the constants of its error bound, and the C expression
+that generated kernels compute. Backends, the reference, gradients in every array library and the conformance kit read
+it there. Formulas are written for any array library; :class:`Functions` names what they need of one.
+
+A gated epilogue takes pairs of columns and makes one column of each: ``activation(gate) * up``. The product has n
+columns, c and bias too, and the result half as many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from math import pi, sqrt
+from typing import Any, Protocol
 
 import numpy as np
 
 Array = Any
 
-_SCALE = float(np.sqrt(2.0 / np.pi))
-_CUBIC = 0.044715
 _FLAT = 50.0
-"""Beyond this argument the gradient of every function here is 0 or 1, in float64, too."""
+"""Beyond this argument each function here is linear to working precision, in float64, too."""
+_LOW = -1000.0
+"""Arguments below count as this one, at which each function here is 0: minus infinity times 0 would be NaN."""
 
 
-@dataclass(frozen=True)
-class Activation:
-    """One function of a result's elements."""
+class Functions(Protocol):
+    """The elementwise functions of an array library that formulas are made of. All keep NaN."""
 
-    formula: Callable[[Array], Array]
-    """``f(x)`` in the precision of ``x``, a float array. NaN stays NaN; minus infinity becomes 0."""
-    gradient: Callable[[Array], Array]
-    """``f'(x)`` in the precision of ``x``."""
+    def exp(self, x: Array, /) -> Array: ...
+    def tanh(self, x: Array, /) -> Array: ...
+    def erf(self, x: Array, /) -> Array: ...
+    def sigmoid(self, x: Array, /) -> Array: ...
+    def where(self, condition: Array, x: Array | float, y: Array | float, /) -> Array: ...
+    def clip(self, x: Array, low: float, high: float | None, /) -> Array: ...
+
+
+class NumpyFunctions:
+    """The functions of :class:`Functions` for NumPy's arrays, in the precision of their arguments."""
+
+    @staticmethod
+    def exp(x: Array) -> Array:
+        """Compute the exponential function."""
+        return np.exp(x)
+
+    @staticmethod
+    def tanh(x: Array) -> Array:
+        """Compute the hyperbolic tangent."""
+        return np.tanh(x)
+
+    @staticmethod
+    def where(condition: Array, x: Array | float, y: Array | float) -> Array:
+        """Take elements of ``x`` where the condition holds, else of ``y``."""
+        return np.where(condition, x, y)
+
+    @staticmethod
+    def clip(x: Array, low: float, high: float | None) -> Array:
+        """Limit ``x`` to a range; ``high`` None for no upper limit."""
+        return np.clip(x, low, high)
+
+    @staticmethod
+    def sigmoid(x: Array) -> Array:
+        """Compute 1 / (1 + exp(-x))."""
+        with np.errstate(over="ignore"):  # where it is 0
+            return 1 / (1 + np.exp(-x))
+
+    @staticmethod
+    def erf(x: Array) -> Array:
+        """Compute the error function to a few roundings, by the rational approximations of Cody (1969)."""
+        size = np.abs(x)
+        near = np.minimum(size, 0.46875)
+        square = near * near
+        small = near * _quotient(square, *_ERF)
+        far = np.clip(size, 0.46875, 6.0)  # beyond, it is 1 in float64
+        large = 1 - np.exp(-far * far) * _quotient(far, *_ERFC)
+        return np.copysign(np.where(size < 0.46875, small, large), x)
+
+
+def _quotient(x: Array, above: tuple[float, ...], below: tuple[float, ...]) -> Array:
+    """The quotient of two polynomials, whose coefficients begin with those of the highest powers."""
+    numerator, denominator = above[0] * x, x
+    for factor in above[1:-1]:
+        numerator = (numerator + factor) * x
+    for factor in below[:-1]:
+        denominator = (denominator + factor) * x
+    return (numerator + above[-1]) / (denominator + below[-1])
+
+
+_ERF = (
+    (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3),
+    (2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3),
+)
+_ERFC = (
+    (
+        2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1,
+        2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
+        1.23033935479799725e3,
+    ),
+    (
+        1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+        3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3,
+    ),
+)  # fmt: skip
+"""W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969): erf(x) / x by x squared
+up to 0.46875, and exp(x * x) * erfc(x) by x beyond, both to 18 digits (the second up to 4, where erfc is 1.5e-8)."""
+
+
+NUMPY = NumpyFunctions()
+"""The functions that formulas are computed by where arrays are NumPy's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Epilogue:
+    """One function of a result: of each element, or of each pair of columns where it is gated."""
+
+    name: str
+    """The name that ``activation=`` takes."""
+    summary: str
+    """The formula, for the documentation's table."""
+    formula: Callable[[Array, Functions], Array]
+    """``f(x, functions)`` in the precision of ``x``, floating arrays. NaN stays NaN; no finite or infinite argument
+    makes NaN. Of a gated epilogue: the function of the gate."""
+    gradient: Callable[[Array, Functions], Array]
+    """``f'(x, functions)``, likewise."""
     slope: float
     """An upper bound of abs(f'): how much an error of the argument can grow."""
     evaluation: float
-    """Roundings, relative to the argument, that evaluating the function may cost."""
+    """Roundings, relative to the argument, that evaluating the function may cost; 0 for none."""
+    expression: str
+    """f in C, of a float ``x``, for kernels that are compiled at run time. Beside the operators it may use the
+    functions that :mod:`gemmhub.kit.epilogue_source` declares."""
+    gate: str | None = None
+    """None, or where the two columns of a pair are: "halves", column j and column j + n / 2; "interleaved", columns 2 j
+    and 2 j + 1. The first is the gate."""
+    from_result: bool = False
+    """Whether f' can be computed of f(x) in place of x, as that of relu."""
+
+    @property
+    def arity(self) -> int:
+        """Columns of the product for each column of the result: 1, or 2 where it is gated."""
+        return 1 if self.gate is None else 2
+
+    def columns(self, n: int) -> int:
+        """Return the columns of the result of a product of ``n`` columns."""
+        return n // self.arity
+
+    def split(self, x: Array) -> tuple[Array, ...]:
+        """Return the views of ``x`` (..., n) that are its arguments: itself, or (gate, up)."""
+        if self.gate is None:
+            return (x,)
+        if self.gate == "interleaved":
+            return x[..., 0::2], x[..., 1::2]
+        half = x.shape[-1] // 2
+        return x[..., :half], x[..., half:]
+
+    def __call__(self, x: Array, functions: Functions = NUMPY) -> Array:
+        """Compute the result of ``x`` (..., n), a floating array, in its precision."""
+        first, *rest = self.split(x)
+        value = self.formula(first, functions)
+        value = value * rest[0] if rest else value
+        return value.astype(x.dtype) if value.dtype != x.dtype else value  # of one element NumPy 1.26 makes float64
+
+    def bound(
+        self, parts: tuple[Array, ...], errors: tuple[Array, ...], evaluation: float, roundoff: float, underflow: float
+    ) -> Array:
+        """Return how far the result may be from that of the exact arguments.
+
+        ``parts`` are the arguments in the order of :meth:`split`, each known to within ``errors``, or the gate alone;
+        ``evaluation`` is the error of the function relative to its argument, ``roundoff`` that of the multiplication of
+        a gate, and ``underflow`` the absolute error of either.
+        """
+        (x, *up), (error, *others) = parts, errors
+        value = np.abs(self.formula(x, NUMPY))
+        error = self.slope * error + evaluation * (np.abs(x) + error) + underflow
+        # Of an infinite argument the function has no error but that of its finite limit.
+        error = np.where(np.isinf(x) & np.isfinite(value), evaluation * value + underflow, error)
+        if not up:
+            return error
+        error = (value + error) * others[0] + error * np.abs(up[0])
+        return error + roundoff * (value * np.abs(up[0]) + error) + underflow
 
 
-def _relu(x: Array) -> Array:
-    return np.maximum(x, 0)
+def _relu(x: Array, functions: Functions) -> Array:
+    return functions.clip(x, 0, None)  # of integers, too
 
 
-def _relu_gradient(x: Array) -> Array:
-    return np.where(np.isnan(x), x, (x > 0).astype(x.dtype))
+def _relu_gradient(x: Array, functions: Functions) -> Array:
+    return functions.where(x > 0, 1.0, functions.where(x <= 0, 0.0, x))
 
 
-def _gelu(x: Array) -> Array:
-    kind = x.dtype.type
-    with np.errstate(all="ignore"):
-        inner = kind(_SCALE) * (x + kind(_CUBIC) * x * x * x)
-        value = kind(0.5) * x * (1 + np.tanh(inner))
-    return np.where(np.isneginf(x), kind(0), value)
+def _silu(x: Array, functions: Functions) -> Array:
+    low = functions.clip(x, _LOW, None)
+    return low * functions.sigmoid(low)
 
 
-def _gelu_gradient(x: Array) -> Array:
-    kind, near = x.dtype.type, np.clip(x, -_FLAT, _FLAT)
-    square = near * near
-    tanh = np.tanh(kind(_SCALE) * near * (1 + kind(_CUBIC) * square))
-    rest = kind(_SCALE) * near * (1 - tanh * tanh) * (1 + kind(3 * _CUBIC) * square)
-    return kind(0.5) * (1 + tanh + rest)
-
-
-def _silu(x: Array) -> Array:
-    with np.errstate(all="ignore"):
-        return np.where(np.isneginf(x), x.dtype.type(0), x / (1 + np.exp(-x)))
-
-
-def _silu_gradient(x: Array) -> Array:
-    near = np.clip(x, -_FLAT, _FLAT)
-    sigmoid = 1 / (1 + np.exp(-near))
+def _silu_gradient(x: Array, functions: Functions) -> Array:
+    near = functions.clip(x, -_FLAT, _FLAT)
+    sigmoid = functions.sigmoid(near)
     return sigmoid * (1 + near * (1 - sigmoid))
 
 
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": Activation(_relu, _relu_gradient, 1.0, 0.0),
-    # The tanh form of Hendrycks and Gimpel (arXiv:1606.08415), which libraries fuse.
-    "gelu": Activation(_gelu, _gelu_gradient, 1.13, 8.0),
-    # x * sigmoid(x).
-    "silu": Activation(_silu, _silu_gradient, 1.1, 8.0),
-}
+def _gelu(x: Array, functions: Functions) -> Array:
+    low = functions.clip(x, _LOW, None)
+    return 0.5 * low * (1 + functions.erf(functions.clip(x, -_FLAT, _FLAT) * sqrt(0.5)))
+
+
+def _gelu_gradient(x: Array, functions: Functions) -> Array:
+    near = functions.clip(x, -_FLAT, _FLAT)
+    density = functions.exp(-0.5 * near * near) * (1 / sqrt(2 * pi))
+    return 0.5 * (1 + functions.erf(near * sqrt(0.5))) + near * density
+
+
+_SCALE = 2 * sqrt(2 / pi)
+_CUBIC = 0.044715
+
+
+def _gelu_tanh(x: Array, functions: Functions) -> Array:
+    low, near = functions.clip(x, _LOW, None), functions.clip(x, -_FLAT, _FLAT)
+    return low * functions.sigmoid(_SCALE * near * (1 + _CUBIC * near * near))
+
+
+def _gelu_tanh_gradient(x: Array, functions: Functions) -> Array:
+    near = functions.clip(x, -_FLAT, _FLAT)
+    square = near * near
+    sigmoid = functions.sigmoid(_SCALE * near * (1 + _CUBIC * square))
+    return sigmoid * (1 + near * (1 - sigmoid) * _SCALE * (1 + 3 * _CUBIC * square))
+
+
+_SILU = "gated(x, x)"
+_GELU = "normal_weighted(x)"
+
+EPILOGUES: dict[str, Epilogue] = {
+    x.name: x
+    for x in (
+        Epilogue("relu", "max(x, 0)", _relu, _relu_gradient, 1.0, 0.0, "x < 0.0f ? 0.0f : x", from_result=True),
+        Epilogue(
+            "gelu", "x Φ(x), Φ the normal distribution function (erf): torch's default", _gelu, _gelu_gradient, 1.13,
+            8.0, _GELU,
+        ),
+        # The tanh form of Hendrycks and Gimpel (arXiv:1606.08415): (1 + tanh(u)) / 2 is the sigmoid of 2 u.
+        Epilogue(
+            "gelu_tanh", "x (1 + tanh(√(2 / π) (x + 0.044715 x³))) / 2, an approximation of gelu", _gelu_tanh,
+            _gelu_tanh_gradient, 1.13, 8.0,
+            "gated(x, x * (1.5957691216057308f + 0.07135481627159286f * x * x))",
+        ),
+        Epilogue("silu", "x / (1 + exp(-x))", _silu, _silu_gradient, 1.1, 8.0, _SILU),
+        # Gated linear units of Shazeer (arXiv:2002.05202).
+        Epilogue("swiglu", "silu(gate) up", _silu, _silu_gradient, 1.1, 8.0, _SILU, gate="halves"),
+        Epilogue("swiglu_interleaved", "silu(gate) up", _silu, _silu_gradient, 1.1, 8.0, _SILU, gate="interleaved"),
+        Epilogue("geglu", "gelu(gate) up", _gelu, _gelu_gradient, 1.13, 8.0, _GELU, gate="halves"),
+    )
+}  # fmt: skip
 """By the name that ``activation=`` takes."""
+
+ELEMENTWISE = tuple(name for name, x in EPILOGUES.items() if x.arity == 1)
+"""Names of the epilogues whose result has as many columns as the product."""
+
+
+def columns(activation: str | None, n: int) -> int:
+    """Return the columns of the result of a product of ``n`` columns that ends by ``activation``."""
+    return n if activation is None else EPILOGUES[activation].columns(n)

@@ -15,7 +15,8 @@ from itertools import product
 from gemmhub.capability import Refusal
 from gemmhub.errors import InputError
 from gemmhub.layout import MatrixLayout, strides_over
-from gemmhub.problem import GemmProblem, Operand
+from gemmhub.operands import Operand
+from gemmhub.problem import GemmProblem
 
 
 @dataclass(frozen=True)
@@ -221,10 +222,7 @@ def fold_batch(problem: GemmProblem) -> GemmProblem | None:
         return None
     count = problem.batch_count
     folded = {}
-    for name in ("a", "out", "c"):
-        operand = getattr(problem, name)
-        if operand is None:
-            continue
+    for name, operand in (("a", problem.a), ("out", problem.out), *problem.matrices.items()):
         layout: MatrixLayout = operand.layout
         dims = collapse((*problem.batch, problem.m), (*strides_over(layout, problem.batch), layout.row_stride))
         if len(dims) != 1:
@@ -235,7 +233,9 @@ def fold_batch(problem: GemmProblem) -> GemmProblem | None:
             return None
         folded[name] = replace(operand, layout=rows)
     shared = replace(problem.b.layout, batch=(), batch_strides=())
-    result = replace(problem, m=count * problem.m, batch=(), b=replace(problem.b, layout=shared), **folded)
+    a, out = folded.pop("a"), folded.pop("out")
+    result = replace(problem, m=count * problem.m, batch=(), b=replace(problem.b, layout=shared), a=a, out=out)
+    result = result.having(**folded)
     if isinstance(lower(result), Refusal) and not isinstance(lower(problem), Refusal):
         return None
     return result

@@ -1,68 +1,27 @@
 """One kind of GEMM, described completely and immutably.
 
-``out = activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)`` with a (m, k), b (k, n), c and out (m, n),
-each with the same leading batch dimensions (a stride of 0 where one is broadcast). A :class:`GemmProblem` holds
-everything a backend may base a decision or a kernel on, and nothing of the data: two calls with equal
-problems may use the same kernel.
+``out = scale_out * activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)`` with a (m, k), b (k, n), c and
+out (m, n), each with the same leading batch dimensions (a stride of 0 where one is broadcast). A gated activation
+(:mod:`gemmhub.epilogues`) makes one column of out of two of the product: out is (m, n / 2).
+
+A :class:`GemmProblem` holds everything a backend may base a decision or a kernel on, and nothing of the data: two calls
+with equal problems may use the same kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType, permits_tf32
 from gemmhub.dtypes import compute_dtype as natural_compute_dtype
-from gemmhub.layout import MatrixLayout
-
-
-@dataclass(frozen=True)
-class Operand:
-    """One matrix (or stack of matrices) of a problem."""
-
-    dtype: DType
-    """Dtype of the elements."""
-    layout: MatrixLayout
-    """Rows, columns, batch dimensions and strides."""
-    alignment: int = 16
-    """Largest power of two, up to 256, that divides the address in bytes. Of CPU arrays: the itemsize, or 1 where
-    elements are not aligned or strides are no multiples of the itemsize."""
-
-
-@dataclass(frozen=True)
-class Bias:
-    """A vector added to every row (``axis`` "n", length n) or to every column (``axis`` "m", length m)."""
-
-    dtype: DType
-    """Dtype of the elements: the result's or the accumulator's."""
-    axis: str
-    """The dimension that it runs along: "n" or "m"."""
-    stride: int = 1
-    """Stride in elements."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """float32 factors of an operand: for each row of a (``axis`` "m") or column of b ("n"), or one for all (None)."""
-
-    axis: str | None
-    stride: int = 1
-    """Stride in elements."""
-
-    def __str__(self) -> str:
-        return {"m": "rows", "n": "columns", None: "one"}[self.axis]
-
-
-def added(what: str) -> dict[str, str]:
-    """Metadata of a field of :class:`GemmProblem` that came after contract 1. ``what``: its noun, for refusals.
-
-    Its default, None, is neutral. Where it is set, gemmhub itself refuses for every backend whose
-    :attr:`~gemmhub.backend.Backend.takes` does not name it.
-    """
-    return {"what": what}
+from gemmhub.epilogues import columns
+from gemmhub.operands import NO_OPERANDS, Described, Operands
+from gemmhub.operands import Bias as Bias
+from gemmhub.operands import Operand as Operand
+from gemmhub.operands import Scale as Scale
 
 
 @dataclass(frozen=True)
@@ -72,7 +31,7 @@ class GemmProblem:
     m: int
     """Rows of a and of the result."""
     n: int
-    """Columns of b and of the result."""
+    """Columns of b, and of the product; see :attr:`out_columns`."""
     k: int
     """Columns of a, rows of b."""
     a: Operand
@@ -80,21 +39,20 @@ class GemmProblem:
     b: Operand
     """The right operand, (..., k, n)."""
     out: Operand
-    """The result, (..., m, n)."""
+    """The result, (..., m, out_columns)."""
     compute_dtype: DType
     """Dtype of the accumulator and of the epilogue (which is computed in the result's dtype where integers make a
     floating one). On the CPU it is float64 (complex128) where alpha or beta is out of the range of float32's normal
     numbers, whatever the operands and the result are; on devices such scalars are refused."""
     batch: tuple[int, ...] = ()
     """Leading dimensions, broadcast; empty for matrices."""
-    c: Operand | None = None
-    """The addend; None where beta is 0, because it is never read then."""
-    bias: Bias | None = None
-    """The vector that is added to rows or columns; None where there is none."""
+    operands: Operands = NO_OPERANDS
+    """The operands beside a, b and out, by name: rows of :data:`gemmhub.operands.OPERANDS`. There is no c where beta is
+    0, because it is never read then. See :meth:`having`."""
     alpha_is_one: bool = True
     """True: alpha is always 1. False: it may be any number, 1 too (a plan's alpha may come from the data)."""
     activation: str | None = None
-    """"relu", "gelu" or "silu", applied last; None for none."""
+    """Name of the epilogue in :data:`gemmhub.epilogues.EPILOGUES` that is applied last; None for none."""
     precision: str = "ieee"
     """Always "ieee" unless ``compute_dtype`` is float32 with a float32 operand, or complex64."""
     deterministic: bool = False
@@ -103,22 +61,39 @@ class GemmProblem:
     """Where all operands and the result are."""
     packed_by: str | None = None
     """The backend that packed b; only that one may run the problem, and its kernel gets the packed form."""
-    scale_a: Scale | None = field(default=None, metadata=added("scales of operands"))
-    """Factors of the rows of a. Set only where the result is real and floating, as is ``scale_b``."""
-    scale_b: Scale | None = field(default=None, metadata=added("scales of operands"))
-    """Factors of the columns of b."""
+    groups: int | None = None
+    """Number of groups of a grouped product; None for a plain one."""
 
-    @cached_property
-    def demands(self) -> Mapping[str, str]:
-        """The fields of :func:`added` that are set, and their nouns."""
-        listed = {x.name: x.metadata["what"] for x in fields(self) if "what" in x.metadata}
-        return {name: what for name, what in listed.items() if getattr(self, name) is not None}
+    @property
+    def c(self) -> Operand | None:
+        """The addend."""
+        found: Operand | None = self.operands.get("c")
+        return found
+
+    @property
+    def bias(self) -> Bias | None:
+        """The vector that is added to rows or columns."""
+        found: Bias | None = self.operands.get("bias")
+        return found
+
+    def having(self, **operands: Described | None) -> GemmProblem:
+        """Return the problem with these operands in place of its own of the same names; None for without one."""
+        return replace(self, operands=Operands({**self.operands, **operands}))
+
+    @property
+    def matrices(self) -> dict[str, Operand]:
+        """Those of :attr:`operands` that are matrices of the product's size, by name."""
+        return {name: x for name, x in self.operands.items() if isinstance(x, Operand)}
+
+    @property
+    def out_columns(self) -> int:
+        """Columns of the result: n, or half of them where the activation is gated."""
+        return columns(self.activation, self.n)
 
     @cached_property
     def plain(self) -> bool:
-        """Just ``a @ b``: alpha 1, no c, no bias, no activation, no demands."""
-        without = self.c is None and self.bias is None and self.activation is None and not self.demands
-        return self.alpha_is_one and without
+        """Just ``a @ b``: alpha 1, no other operands, no activation, no groups."""
+        return self.alpha_is_one and not self.operands and self.activation is None and self.groups is None
 
     def with_rows(self, m: int) -> GemmProblem:
         """Return the problem with another m: more or fewer rows of a, out and c at the same strides."""
@@ -126,8 +101,8 @@ class GemmProblem:
         def resized(x: Operand) -> Operand:
             return replace(x, layout=replace(x.layout, rows=m))
 
-        c = None if self.c is None else resized(self.c)
-        return replace(self, m=m, a=resized(self.a), out=resized(self.out), c=c)
+        others = {name: resized(x) for name, x in self.matrices.items()}
+        return replace(self, m=m, a=resized(self.a), out=resized(self.out)).having(**others)
 
     @property
     def permits_tf32(self) -> bool:
@@ -136,8 +111,8 @@ class GemmProblem:
 
     @property
     def per_row(self) -> bool:
-        """Whether a vector has an element for each row of a matrix: the batch is then no matrix with more rows."""
-        return any(x is not None and x.axis == "m" for x in (self.bias, self.scale_a))
+        """Whether a batch cannot be one matrix of more rows, because an operand differs from row to row of a matrix."""
+        return any(x.per_row for x in self.operands.values())
 
     @property
     def batch_count(self) -> int:
@@ -158,9 +133,9 @@ class GemmProblem:
     def nbytes(self) -> float:
         """Least memory traffic in bytes: each operand is read once, the result is written once."""
         a, b = (x.layout.distinct_elements * x.dtype.itemsize for x in (self.a, self.b))
-        out = self.m * self.n * self.batch_count * self.out.dtype.itemsize
-        c = self.c.layout.distinct_elements * self.c.dtype.itemsize if self.c else 0
-        return float(a + b + c + out)
+        out = self.m * self.out_columns * self.batch_count * self.out.dtype.itemsize
+        others = sum(x.layout.distinct_elements * x.dtype.itemsize for x in self.matrices.values())
+        return float(a + b + out + others)
 
     @cached_property
     def key(self) -> str:
@@ -189,7 +164,8 @@ class GemmProblem:
         natural = natural_compute_dtype(self.a.dtype, self.b.dtype, self.out.dtype)
         parts += [f"compute={self.compute_dtype.name}"] * (self.compute_dtype != natural)
         parts += ["deterministic"] * self.deterministic + ["packed"] * (self.packed_by is not None)
-        parts += [f"{name}={getattr(self, name)}" for name in self.demands]
+        parts += [f"{name}={x.note}" for name, x in self.operands.items() if name not in ("c", "bias")]
+        parts += [f"groups={self.groups}"] * (self.groups is not None)
         return " ".join(parts)
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from gemmhub import accuracy, dtypes
+from gemmhub.epilogues import columns
 
 F16, F32, F64 = (np.dtype(x) for x in (np.float16, np.float32, np.float64))
 C64, C128 = np.dtype(np.complex64), np.dtype(np.complex128)
@@ -79,13 +80,14 @@ def ratio(
     a, b = np.asarray(a), np.asarray(b)
     wanted = natural_result(a.dtype, b.dtype) if out_dtype is None else np.dtype(out_dtype)
     assert got.dtype == wanted
-    assert got.shape == product_shape(a.shape, b.shape)
+    shape = product_shape(a.shape, b.shape)
+    assert got.shape == (shape if b.ndim == 1 else (*shape[:-1], columns(activation, shape[-1])))
     compute = dtypes.scaled_dtype(dtypes.compute_dtype(a.dtype, b.dtype, wanted), wanted, alpha, beta)
     model = accuracy.error_model(a.dtype, b.dtype, wanted, compute, precision)
     if bias is not None and b.ndim == 1 and a.ndim > 1:
         bias = bias[:, np.newaxis]
     if c is not None:
-        c = _with_dropped_axes(np.broadcast_to(c, got.shape), a.ndim, b.ndim)
+        c = _with_dropped_axes(np.broadcast_to(c, shape), a.ndim, b.ndim)
     reference = accuracy.reference(
         a if a.ndim > 1 else a[np.newaxis],
         b if b.ndim > 1 else b[:, np.newaxis],

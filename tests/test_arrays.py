@@ -183,8 +183,8 @@ def test_records_that_are_not_aligned(rng):
     bias["x"] = draw(rng, (3,), F32)
     described = describe.describe(a, b, None, _request(bias=bias["x"]))
     assert described.problem.bias.stride == 1
-    assert described.bias.strides == (4,)
-    assert described.bias.flags.aligned
+    assert described.operands["bias"].strides == (4,)
+    assert described.operands["bias"].flags.aligned
     assert ratio(gemmhub.matmul(a, b, bias=bias["x"]), a, b, bias=bias["x"]) <= 1
     out = np.zeros((4, 3), [("tag", "i1"), ("x", F32)])
     gemmhub.matmul(a, b, out=out["x"])

@@ -51,7 +51,7 @@ def random_problem(rng: np.random.Generator, device: Device) -> GemmProblem:
         strides = tuple(size * int(np.prod(batch[i + 1 :])) for i in range(len(batch)))
         strides = (0,) * len(batch) if rng.random() < 0.3 else strides
         made = replace(made, a=replace(made.a, layout=replace(x, batch_strides=strides)))
-    return replace(made, c=made.out, bias=bias()) if rng.random() < 0.3 else made
+    return made.having(c=made.out, bias=bias()) if rng.random() < 0.3 else made
 
 
 def facts(asked: GemmProblem, sizes: bool) -> list[object]:

@@ -40,7 +40,17 @@ BOUNDS = {
     "gemmhub/_arrays/torch/guard.py": {"usable": ONE},
     "gemmhub/testing/suite.py": {"_probed": "backends under test", "_fresh_seed": ONE},
     "gemmhub/_arrays/torch/tensors.py": dict.fromkeys(
-        ("increment_version", "autocast_test", "dispatch_depth", "dispatch_modes", "forward_ad", "_recording_test"), ONE
+        (
+            "increment_version",
+            "autocast_test",
+            "dispatch_depth",
+            "dispatch_modes",
+            "forward_ad",
+            "recording_test",
+            "transform_test",
+            "_mapped_test",
+        ),
+        ONE,
     ),
     "gemmhub/_doors/torch/repeated.py": {"_kept": "LIMIT"},
     "gemmhub/_doors/jax/target.py": {"_register": "platforms", "_calls": "kinds of calls that were traced"},

@@ -539,9 +539,9 @@ def test_a_kernel_sees_the_strides_of_its_problem(rng):
         kernel = backend._kernel(problem, candidate, limit)
         layouts = [(x.layout.row_stride, x.layout.col_stride) for x in (problem.a, problem.b, problem.out)]
 
-        def run(a, b, out, *rest):
+        def run(a, b, out, *rest, **operands):
             seen.append([tuple(s // x.itemsize for s in x.strides) for x in (a, b, out)] == layouts)
-            kernel.run(a, b, out, *rest)
+            kernel.run(a, b, out, *rest, **operands)
 
         return gemmhub.Kernel(run, "checks strides")
 

@@ -20,7 +20,7 @@ EXPORTED = {
 
 OPTIONS = {
     "out": None, "out_dtype": None, "alpha": 1, "beta": 0, "c": None, "bias": None, "scale_a": None,
-    "scale_b": None, "activation": None,
+    "scale_b": None, "scale_out": None, "pre_activation": None, "amax": None, "activation": None,
     "precision": None, "deterministic": False, "backend": None, "stream": None,
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ ROOT = Path(gemmhub.__file__).parent
 LAYERS = (
     # The public words, and what they are printed, read and computed with.
     {"_base", "accuracy", "backend", "buckets", "capability", "config", "dtypes", "epilogues", "errors", "hookspecs",
-     "layout", "packed", "problem", "verdict"},
+     "layout", "operands", "packed", "problem", "verdict"},
     {"array_library", "kit", "lowering", "records"},
     {"_arrays", "numpy_backend"},
     {"_choice"},

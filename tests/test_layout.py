@@ -24,6 +24,7 @@ from gemmhub.capability import Refusal
 from gemmhub.errors import InputError
 from gemmhub.layout import MatrixLayout
 from gemmhub.lowering import BatchDim, BlasCall, collapse, fold_batch, lower
+from gemmhub.operands import Operands
 from gemmhub.problem import Bias, GemmProblem, Operand
 from gemmhub.testing.strict_gemm import Flat, StrictGemmError, run_call
 
@@ -136,8 +137,7 @@ class Case:
             out=self.out.operand,
             compute_dtype=FLOAT64,
             batch=tuple(batch),
-            c=self.c.operand if self.c else None,
-            bias=bias,
+            operands=Operands({"c": self.c.operand if self.c else None, "bias": bias}),
             alpha_is_one=self.alpha == 1,
         )
 

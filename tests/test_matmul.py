@@ -15,6 +15,7 @@ from products import BF16, F16, F32, F64, I8, I32, I64, draw, product_shape, rat
 import gemmhub
 from gemmhub import Backend, BackendDescription, Device, Kernel, Ready
 from gemmhub._choice import registry
+from gemmhub.backend import BASIC
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import OutputError, ShapeError
 from gemmhub.numpy_backend.backend import NumpyBackend
@@ -206,6 +207,7 @@ class Eager(Backend):
     """Writes garbage into out before it reads anything, as a kernel of many small steps may."""
 
     name = "eager"
+    takes = BASIC
 
     def probe(self):
         return Ready((Device(),))
@@ -216,13 +218,14 @@ class Eager(Backend):
     def prepare(self, problem, candidate, workspace_limit):
         inner = NumpyBackend().prepare(problem, "default", workspace_limit).run
 
-        def run(a, b, out, c, bias, alpha, beta, stream):
+        def run(a, b, out, alpha, beta, stream, **operands):
+            c, bias = operands.get("c"), operands.get("bias")
             in_place = c is not None and c.ctypes.data == out.ctypes.data and c.strides == out.strides
             for operand in (a, b, bias, *([] if in_place else [c])):
                 assert operand is None or not np.shares_memory(out, operand)
             if not in_place:
                 out[...] = 77
-            inner(a, b, out, c, bias, alpha, beta, stream)
+            inner(a, b, out, alpha, beta, stream, **operands)
 
         return Kernel(run, "eager")
 

@@ -254,7 +254,7 @@ def test_b_is_kept_in_any_layout(layout, dtype, rng):
     def prepare(problem, candidate, limit):
         layout = problem.b.layout
 
-        def run(a, b, out, c, bias, alpha, beta, stream):
+        def run(a, b, out, alpha, beta, stream, c=None, bias=None):
             assert tuple(s // b.itemsize for s in b.strides) == (layout.row_stride, layout.col_stride)
             seen.append(b.copy())
             out[...] = alpha * np.matmul(a.astype(F64), b.astype(F64))

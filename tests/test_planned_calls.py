@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -157,6 +158,8 @@ def test_an_argument_that_does_not_exist(rng):
 class Simple(Backend):
     """NumPy, of any name, cost and care for layouts."""
 
+    takes: ClassVar = {"bias": frozenset({"n"})}
+
     def __init__(self, name, seconds, layout_sensitive):
         self.name, self.seconds, self.layout_sensitive, self.asked = name, seconds, layout_sensitive, 0
 
@@ -168,7 +171,7 @@ class Simple(Backend):
         return gemmhub.Offer((gemmhub.Candidate(seconds=self.seconds),))
 
     def prepare(self, problem, candidate, workspace_limit):
-        def run(a, b, out, c, bias, alpha, beta, stream):
+        def run(a, b, out, alpha, beta, stream, c=None, bias=None):
             out[...] = np.matmul(a, b) + (0 if bias is None else bias)
 
         return Kernel(run, self.name, direct=lambda a, b, out: np.matmul(a, b, out=out))

@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -371,6 +372,7 @@ class Other(Backend):
 
     name = "other"
     layout_sensitive = True
+    takes: ClassVar = {"bias": frozenset({"n"})}
     seconds = 1e-9
 
     def __init__(self):
@@ -388,7 +390,7 @@ class Other(Backend):
     def prepare(self, problem, candidate, workspace_limit):
         self.asked.append("prepare")
 
-        def run(a, b, out, c, bias, alpha, beta, stream):
+        def run(a, b, out, alpha, beta, stream, bias=None):
             b = b["b"] if isinstance(b, dict) else b
             told = [(a, problem.a), (out, problem.out)] + ([] if problem.packed_by else [(b, problem.b)])
             for x, operand in told:
@@ -398,7 +400,7 @@ class Other(Backend):
                 self.surprised |= x.shape[-1] > 1 and x.strides[-1] != cols * x.itemsize
                 self.surprised |= operand.alignment != (x.itemsize if x.flags.aligned else 1)
             self.surprised |= np.may_share_memory(out, a)
-            out[...] = np.matmul(a, b)
+            out[...] = np.matmul(a, b) if bias is None else np.matmul(a, b) + bias
 
         return Kernel(run, "other")
 

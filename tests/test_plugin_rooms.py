@@ -28,7 +28,8 @@ COMMON = {
 """Module -> its job. A plugin without the job has no such module."""
 OWN = {
     "gemmhub-cpu": {
-        "convert", "limits", "native_engine", "numkong_engine", "panels", "threads", "torch_engine", "units",
+        "convert", "finishing", "limits", "native_engine", "numkong_engine", "panels", "threads", "torch_engine",
+        "units",
     },
     "gemmhub-cublas": {"descriptors"},
     "gemmhub-cuda": {"batch", "batch_model", "fitted", "form", "mma", "sgemm", "variant", "wave_model"},
@@ -43,7 +44,7 @@ OWN = {
         "array", "attested", "child", "compile", "devices", "dlpack", "doctor", "first_run", "guard", "runtime", "sdk",
         "selftest", "testing",
     },
-    "gemmhub-musa-kernels": {"copies", "parameters"},
+    "gemmhub-musa-kernels": {"copies", "parameters", "source"},
     "gemmhub-mutlass": {"installation", "profiler"},
 }  # fmt: skip
 """What a plugin has beside these: the parts of its own library or kernels."""

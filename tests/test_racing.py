@@ -115,7 +115,7 @@ def test_c_in_place_is_added_once(operands, rng):
     out = rng.standard_normal((6, 4)).astype(np.float32)
     before = out.copy()
 
-    def run(a, b, target, c, bias, alpha, beta, stream):
+    def run(a, b, target, alpha, beta, stream, c=None, bias=None):
         np.add(a @ b, beta * c, out=target)
 
     prepare = {"prepare": lambda problem, candidate, limit: Kernel(run, candidate), "refusal": None}

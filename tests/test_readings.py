@@ -11,6 +11,7 @@ from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
 from gemmhub.layout import MatrixLayout
 from gemmhub.lowering import flipped, lower, readings, with_bias
+from gemmhub.operands import Operands
 from gemmhub.problem import Bias, GemmProblem, Operand
 
 F64 = as_dtype("float64")
@@ -24,7 +25,7 @@ def problem(m, n, k, orders="rrr", batch=(), axis=None):
     a, b, d = ({"r": "row", "c": "col"}[letter] for letter in orders)
     return GemmProblem(
         m=m, n=n, k=k, a=operand(m, k, a, batch), b=operand(k, n, b, batch), out=operand(m, n, d, batch),
-        compute_dtype=F64, batch=batch, bias=Bias(F64, axis, 1) if axis else None,
+        compute_dtype=F64, batch=batch, operands=Operands({"bias": Bias(F64, axis, 1) if axis else None}),
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def public_names() -> list[str]:
     for module in WHOLE:
         found += [f"gemmhub.{module}.{name}" for name in _defined(_tree(module)) if name not in ALIASES]
     for kind in (problem.GemmProblem, problem.Operand, problem.Bias):
-        found += [f"gemmhub.problem.{kind.__name__}.{field.name}" for field in dataclasses.fields(kind)]
+        found += [f"{kind.__module__}.{kind.__name__}.{field.name}" for field in dataclasses.fields(kind)]
     return found
 
 

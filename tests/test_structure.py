@@ -90,7 +90,8 @@ def test_a_warm_call_through_a_kernel_enters_planning_and_the_kernel_only(dtype,
         "gemmhub.array_library", "gemmhub.dtypes",
         "gemmhub.problem",
         "gemmhub.numpy_backend.backend",
-        "gemmhub.numpy_backend.blocked", "gemmhub.numpy_backend.scratch", "gemmhub.kit.floats",
+        "gemmhub.numpy_backend.blocked", "gemmhub.numpy_backend.ending",
+        "gemmhub.numpy_backend.scratch", "gemmhub.kit.floats",
     }  # fmt: skip
     assert {module.partition(".")[0] for module in entered} <= {"gemmhub", "numpy", "contextlib", THIS}
 

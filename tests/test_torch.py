@@ -189,3 +189,21 @@ def test_first_products_do_not_import_the_compiler():
     """Its import takes a process a second or two."""
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_spot_check_takes_the_options_of_a_product(activation):
+    a, b = torch.randn(200, 150), torch.randn(150, 180)
+    options = {"c": torch.randn(200, 180), "beta": -2, "bias": torch.randn(180), "alpha": 0.5, "activation": activation}
+    right = gemmhub.matmul(a, b, **options)
+    assert gemmhub.spot_check(a, b, right, **options)
+    assert gemmhub.compare(a, b, **options)
+    for name, value in (("alpha", 1), ("beta", 2), ("bias", None), ("activation", "silu")):
+        assert not gemmhub.spot_check(a, b, right, **{**options, name: value}), name
+    with torch.autocast("cpu"):  # as in a product, operands and addends are rounded to bfloat16
+        rounded = gemmhub.matmul(a, b, **options)
+        assert rounded.dtype == torch.bfloat16
+        assert gemmhub.spot_check(a, b, rounded, **options)
+        assert not gemmhub.spot_check(a, b, rounded, **{**options, "alpha": -0.5})
+    a.requires_grad_()
+    assert gemmhub.spot_check(a, b, gemmhub.matmul(a, b, **options), **options)

@@ -278,10 +278,10 @@ def test_candidates_see_the_strides_of_their_problem(rng):
         kernel = backend._kernel(problem, candidate, limit)
         layouts = [(x.layout.row_stride, x.layout.col_stride) for x in (problem.a, problem.b, problem.out)]
 
-        def run(a, b, out, *rest):
+        def run(a, b, out, *rest, **operands):
             assert [tuple(s // x.itemsize for s in x.strides) for x in (a, b, out)] == layouts
             seen.add((id(a), id(b)))
-            kernel.run(a, b, out, *rest)
+            kernel.run(a, b, out, *rest, **operands)
 
         return gemmhub.Kernel(run, "checks strides")
 

@@ -248,9 +248,9 @@ def test_screened_candidates_see_rotating_operands(operands, looks):
     def prepare(problem, candidate, limit):
         kernel = backend._kernel(problem, candidate, limit)
 
-        def run(a, b, *rest):
+        def run(a, b, *rest, **operands):
             seen.add(a.ctypes.data)
-            return kernel.run(a, b, *rest)
+            return kernel.run(a, b, *rest, **operands)
 
         return gemmhub.Kernel(run, "notes addresses")
 

@@ -5,7 +5,7 @@ The inner dimension is taken in blocks, so that long operands are never widened 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,13 +38,17 @@ def widen(x: Array) -> Array:
 
 def tiles(x: Array, dtype: Any = None) -> Iterator[tuple[slice, slice, Array]]:
     """The tiles of a matrix: (rows, columns, the tile in double precision or in ``dtype``)."""
-    rows, cols = x.shape
+    for here in spans(*x.shape):
+        yield (*here, widen(x[here]) if dtype is None else x[here].astype(dtype, order="C"))
+
+
+def spans(rows: int, cols: int) -> Iterator[tuple[slice, slice]]:
+    """The rows and columns of the tiles of a matrix."""
     width = max(1, min(cols, 65536))
     height = max(1, TILE // width)
     for top in range(0, rows, height):
         for left in range(0, cols, width):
-            here = slice(top, min(rows, top + height)), slice(left, min(cols, left + width))
-            yield (*here, widen(x[here]) if dtype is None else x[here].astype(dtype, order="C"))
+            yield slice(top, min(rows, top + height)), slice(left, min(cols, left + width))
 
 
 def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
@@ -54,8 +58,8 @@ def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
         yield widen(a[..., span]), widen(b[..., span, :])
 
 
-def products(a: Array, b: Array, model: Model) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Six matrices of the product's shape.
+def products(a: Array, b: Array, model: Model, k: int) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Six matrices of the product's shape. The operands may be a part of an inner dimension of length ``k``.
 
     They are A B; |A| |B| of the finite elements; the loss through underflowing operands; which elements have only
     finite operands; which have an operand that may become infinite when rounded; and where an infinity is multiplied
@@ -72,7 +76,7 @@ def products(a: Array, b: Array, model: Model) -> tuple[Array, Array, Array, Arr
         abs_b = np.where(good_b, np.abs(wide_b), 0.0)
         size = size + np.matmul(abs_a, abs_b)
         clean = clean & (good_a.all(-1)[..., :, None] & good_b.all(-2)[..., None, :])
-        one, both = model.reading(a.shape[-1])
+        one, both = model.reading(k)
         if one:
             sums = abs_a.sum(-1)[..., :, None] + abs_b.sum(-2)[..., None, :]
             lost = lost + one * sums + wide_a.shape[-1] * both
@@ -92,8 +96,8 @@ def _tiny(x: Array) -> Array:
     return (size > 0.0) & (size < 2.0**-126)
 
 
-def beyond_float64(a: Array, b: Array, relative: float, output: float) -> tuple[Array, Array]:
-    """A B, and its bound (``relative`` S and ``output`` of the result), of elements whose S exceeds float64.
+def beyond_float64(a: Array, b: Array, relative: float) -> tuple[Array, Array]:
+    """A B, and its bound ``relative`` S, of elements whose S exceeds float64.
 
     They are computed from operands that are scaled by 2**-600; the underflow that this causes is below 2**-400 of such
     an S. A value that is certainly beyond float64 is infinite, with a bound of 0; one that may be is the largest
@@ -116,9 +120,7 @@ def beyond_float64(a: Array, b: Array, relative: float, output: float) -> tuple[
     far = parts / scale / scale
     clipped = np.where(np.isfinite(parts), np.clip(far, -largest, largest), far)
     far, clipped = (x.view(np.asarray(total).dtype) for x in (far, clipped))
-    error = error / scale / scale
-    error = np.where(certain, 0.0, error + output * (np.abs(clipped) + error))
-    return np.where(certain, far, clipped), error
+    return np.where(certain, far, clipped), np.where(certain, 0.0, error / scale / scale)
 
 
 def _scaled(x: Array, scale: float) -> Array:
@@ -144,22 +146,21 @@ def sides(a: Array, b: Array, largest: float) -> tuple[Array, Array]:
     return positive, negative
 
 
-class Scales:
-    """The scales of operands as one factor for each element of the result."""
+class Factors:
+    """The scales of a product, or of a part of k, as one factor for each element of the result."""
 
-    def __init__(self, scale_a: Array | None, scale_b: Array | None) -> None:
-        given = [] if scale_a is None else [widen(scale_a)[:, np.newaxis]]
-        given += [] if scale_b is None else [widen(scale_b)[np.newaxis]]
-        self.count = len(given)
-        self.factor: Array = 1.0
+    def __init__(self, scales: Iterable[Array]) -> None:
+        self.count = 0
+        self.value: Array = 1.0
         self.reach: Array = 1.0
         """The product of those above 1: no product of some of them is larger."""
         self.finite: Array = np.True_
-        for scale in given:
+        for scale in scales:
             finite = np.isfinite(scale)
-            self.factor, self.finite = self.factor * scale, self.finite & finite
+            self.count += 1
+            self.value, self.finite = self.value * scale, self.finite & finite
             self.reach = self.reach * np.where(finite, np.maximum(np.abs(scale), 1.0), 1.0)
-        self.size: Array = np.where(self.finite, np.abs(self.factor), 0.0) if given else 1.0
+        self.size: Array = np.where(self.finite, np.abs(self.value), 0.0) if self.count else 1.0
 
     def grown(self, size: Array, alpha: float) -> Array:
         """The most that an error of one partial product is multiplied by, given abs(alpha) and the sums of sizes."""
@@ -169,3 +170,25 @@ class Scales:
         """Where the factors alone overflow or underflow: times an infinite sum that may be NaN."""
         alone = self.size * alpha
         return (alone < smallest) | (alone > largest) if self.count else np.False_
+
+
+def scaled(
+    a: Array, b: Array, scale_a: Array | None, scale_b: Array | None, block: int
+) -> list[tuple[Array, Array, Factors]]:
+    """The operands with their factors: whole, or each ``block`` of k where blocks have their own.
+
+    Scales have the shapes that the public call takes: one dimension is the rows of a, or the columns of b.
+    """
+    k, n = b.shape[-2:]
+    rows = [] if scale_a is None else [widen(scale_a if scale_a.ndim > 1 else scale_a.reshape(-1, 1))]
+    columns = [] if scale_b is None else [widen(scale_b if scale_b.ndim > 1 else scale_b.reshape(1, -1))]
+    columns = [x if x.shape[-1] in (1, n) else np.repeat(x, block, axis=-1)[..., :n] for x in columns]
+    if all(x.shape[-1] == 1 for x in rows) and all(x.shape[-2] == 1 for x in columns):
+        return [(a, b, Factors(rows + columns))]
+    parts = []
+    for index, start in enumerate(range(0, k, block)):
+        here, at = slice(start, start + block), slice(index, index + 1)
+        factors = [x[..., at] if x.shape[-1] > 1 else x for x in rows]
+        factors += [x[..., at, :] if x.shape[-2] > 1 else x for x in columns]
+        parts.append((a[..., here], b[..., here, :], Factors(factors)))
+    return parts

@@ -28,9 +28,10 @@ doors: dict[str, str] = {"torch": "gemmhub._doors.torch", "jax": "gemmhub._doors
 The module is imported at the first such array: ``import gemmhub`` loads none. Imported modules leave this table.
 """
 
-record: Callable[[Any, Any, Mapping[str, Any]], Any] | None = None
-"""``(a, b, options) -> result``: a product of torch tensors that autograd records, or None. ``_doors.torch`` sets it;
-the fast path of tensors, in a layer below, calls it."""
+record: Callable[[Any, Any, Mapping[str, Any], Callable[..., Any]], Any] | None = None
+"""``(a, b, options, replay) -> result``: a product of torch tensors that autograd records, and that
+``replay(a, b, None, options, True, False)`` computes. ``_doors.torch`` sets it;
+while it is None, such a product is refused."""
 
 
 def register(kind: type, find: Callable[[Any], Any]) -> None:

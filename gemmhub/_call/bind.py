@@ -8,7 +8,8 @@ empty results need no work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,22 @@ from gemmhub import dtypes
 from gemmhub._arrays.host.operands import NUMPY
 from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.host import TorchHostArrays
-from gemmhub._base.geometry import DeviceView, as_matrix, broadcast, expand, same_memory
+from gemmhub._base.geometry import DeviceView, as_matrix, expand, same_memory
 from gemmhub._base.guard import propagates, translated
 from gemmhub._call import bind_device
-from gemmhub._call.describe import Call, flat
-from gemmhub._call.options import EXTRA, Request, stream_handle
+from gemmhub._call.describe import Call, refuse_shared, view
+from gemmhub._call.options import Request, stream_handle
 from gemmhub.backend import Kernel
 from gemmhub.capability import Copy
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import KernelError, OutputError
+from gemmhub.operands import OPERANDS, WRITTEN
 from gemmhub.packed import PackedB
+from gemmhub.problem import GemmProblem
 
 Array = Any
 Execute = Callable[..., Array]
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def overlaps(call: Call) -> tuple[Copy, ...]:
@@ -36,9 +41,9 @@ def overlaps(call: Call) -> tuple[Copy, ...]:
     if call.out is None or call.problem.empty:
         return ()
     arrays, problem = call.arrays, call.problem
-    operands = {"a": call.a, "b": call.b, "bias": call.bias, **call.extra}
-    if call.c is not None and not same_memory(call.c, expand(call.out, call.a.ndim, _ndim(call.b))):
-        operands["c"] = call.c
+    operands = {"a": call.a, "b": call.b, **call.operands}
+    if "c" in operands and same_memory(operands["c"], expand(call.out, call.a.ndim, _ndim(call.b))):
+        del operands["c"]
     for name, operand in operands.items():
         if isinstance(operand, (np.ndarray, DeviceView)) and arrays.overlap(call.out, operand):
             size = problem.m * problem.n * problem.batch_count * problem.out.dtype.itemsize
@@ -51,7 +56,7 @@ def _ndim(b: object) -> int:
 
 
 def bind(call: Call, backend: str, kernel: Kernel, any_size: bool = False) -> Execute:
-    """``execute(a, b, out=None, c=None, bias=None, alpha=1, beta=0, stream=None, extra=()) -> result``.
+    """``execute(a, b, out=None, operands={}, alpha=1, beta=0, stream=None) -> result``.
 
     For operands of the same kind, shapes and dtypes (and layouts, where the backend is sensitive to them)
     as ``call``'s; with ``any_size``, of NumPy's arrays that make a product of any sizes. Raises KernelError or
@@ -60,24 +65,28 @@ def bind(call: Call, backend: str, kernel: Kernel, any_size: bool = False) -> Ex
     if call.problem.device.kind != "cpu":
         return bind_device.bind(call, kernel.run, lambda error: translated(error, backend))
     arrays, problem, fixed_shape, fixed_empty = call.arrays, call.problem, call.out_shape, call.problem.empty
-    out_dtype, run = problem.out.dtype, kernel.run
+    facts = call.product  # and not the call, which holds its arrays
+    out_dtype, run = problem.out.dtype, kernel.run if call.exact else on_views(kernel, problem)
     a_ndim, b_ndim = call.a.ndim, 2 if problem.packed_by else _ndim(call.b)
     scalar = fixed_shape == () and arrays is NUMPY
     a_dtype, b_dtype = problem.a.dtype, problem.b.dtype
     # numpy.int64 and numpy.longlong are equal dtypes, so that calls with either come here; each has its own scalars.
     follows = call.natural and arrays is NUMPY and out_dtype.kind in "iu" and not problem.packed_by
     written = arrays.increment_version if isinstance(arrays, TorchHostArrays) else None
+    gate = None if problem.activation is None else EPILOGUES[problem.activation]
 
     def execute(
-        a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 0,
-        stream: Any = None, extra: Any = (),
+        a: Any, b: Any, out: Any = None, operands: Mapping[str, Any] = _NONE, alpha: Any = 1, beta: Any = 0,
+        stream: Any = None,
     ) -> Array:  # fmt: skip
         left = arrays.view(a, "a")
         right: Any = b.payload if isinstance(b, PackedB) else arrays.view(b, "b")
-        out_shape, empty = fixed_shape, fixed_empty
+        out_shape, empty, product = fixed_shape, fixed_empty, facts
         if any_size:
-            out_shape = left.shape[:-1] + right.shape[-1:] * (b_ndim > 1)
+            shape = left.shape[:-1] + right.shape[-1:] * (b_ndim > 1)
+            out_shape = shape if gate is None or b_ndim == 1 else (*shape[:-1], gate.columns(shape[-1]))
             empty = 0 in out_shape
+            product = product.resized(shape) if operands else product
         if out is not None:
             result = arrays.target(out, out_shape)
         elif follows and not (left.dtype is a_dtype and right.dtype is b_dtype):
@@ -86,59 +95,82 @@ def bind(call: Call, backend: str, kernel: Kernel, any_size: bool = False) -> Ex
             result = arrays.empty(out_shape, out_dtype)
         if not empty:
             target = expand(result, a_ndim, b_ndim)
-            addend = (
-                None if c is None or beta == 0 else expand(broadcast(arrays.view(c, "c"), out_shape), a_ndim, b_ndim)
-            )
-            vector = None if bias is None else flat(arrays.view(bias, "bias"))
-            compute: Callable[..., None] = run
-            more: Iterable[object] = ()
-            if extra:
-                named = {name: flat(arrays.view(x, name), name) for name, x in extra.items()}
-                compute, more = partial(run, **named), named.values()
-            beside = out is not None and _meets(arrays.overlap, result, (left, right, vector, *more), addend, target)
+            named = {
+                name: OPERANDS[name].native(view(arrays, x, name, product), product)
+                for name, x in operands.items()
+                if name != "c" or beta != 0
+            }
+            beside = out is not None and _meets(arrays.overlap, result, (left, right), named, target)
+            refuse_shared(arrays.overlap, {"a": left, "b": right, **named}, None if out is None else result)
             place = arrays.twin(target) if beside else target
-            if out is not None and written is not None:
-                written(out)
+            if written is not None:
+                for x in (out, *map(operands.get, WRITTEN)):
+                    if x is not None:
+                        written(x)
             try:
                 # Infinity and NaN are results: the caller's state must not make an exception of one.
                 with np.errstate(all="ignore"):
-                    compute(
+                    run(
                         as_matrix(left, "a"), right if problem.packed_by else as_matrix(right, "b"), place,
-                        addend, vector, alpha, beta, stream,
+                        alpha, beta, stream, **named,
                     )  # fmt: skip
             except BaseException as error:
                 raise translated(error, backend) from error
             if beside:
                 target[...] = place
+        elif "amax" in operands:
+            view(arrays, operands["amax"], "amax", product)[...] = 0  # of no elements
         if out is not None:
             return out
-        return result[()] if scalar else arrays.wrap(result, (a, b, c, bias))
+        return result[()] if scalar else arrays.wrap(result, (a, b, *operands.values()))
 
     return execute
+
+
+def on_views(kernel: Kernel, problem: GemmProblem) -> Callable[..., None]:
+    """What runs a problem of views of another library's arrays on the CPU: ``kernel.run``, or for a problem with an
+    epilogue the kernel's own product, where that is faster. It is called as ``kernel.run`` is.
+    """
+    direct, run = kernel.direct_epilogue, kernel.run
+    if direct is None or problem.plain or any(name in WRITTEN for name in problem.operands):
+        return run
+    along_rows = problem.bias is not None and problem.bias.axis == "m"
+
+    def either(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any, **operands: Array) -> None:
+        given = {**operands, "bias": operands["bias"][:, np.newaxis]} if along_rows else operands
+        if direct(a, b, out, alpha, beta, stream, **given) is NotImplemented:
+            run(a, b, out, alpha, beta, stream, **operands)
+
+    return either
 
 
 def shortcut(call: Call, kernel: Kernel, execute: Execute) -> Execute:
     """The kernel's own complete matmul, or its own product with an epilogue, where it has one; else ``execute``.
 
-    Takes ``(a, b, out)`` where it is ``kernel.direct``, and ``(a, b, out, c, bias, alpha, beta, stream)`` where it is
+    Takes ``(a, b, out)`` where it is ``kernel.direct``, and ``(a, b, out, operands, alpha, beta, stream)`` where it is
     ``kernel.direct_epilogue``.
     """
-    if call.exact and not call.problem.demands:
-        if call.problem.plain:
-            return kernel.direct or execute
-        if kernel.direct_epilogue is not None and call.a.ndim > 1 and _ndim(call.b) > 1:
-            return _direct_or(kernel.direct_epilogue, execute)
+    if call.exact and call.problem.plain:
+        return kernel.direct or execute
+    reads = not any(name in WRITTEN for name in call.problem.operands)
+    if call.exact and reads and kernel.direct_epilogue is not None and call.a.ndim > 1 and _ndim(call.b) > 1:
+        return _DirectOr(kernel.direct_epilogue, execute)
     return execute
 
 
-def _direct_or(direct: Execute, execute: Execute) -> Execute:
-    """``direct``, or ``execute`` for sizes at which it is faster."""
+class _DirectOr:
+    """A kernel's own product with an epilogue, or ``execute`` for sizes at which that is faster."""
 
-    def run(a: Array, b: Array, out: Array | None, *rest: Any) -> Array:
-        result = direct(a, b, out, *rest)
-        return execute(a, b, out, *rest) if result is NotImplemented else result
+    __slots__ = ("direct", "execute")
 
-    return run
+    def __init__(self, direct: Callable[..., Array], execute: Execute) -> None:
+        self.direct, self.execute = direct, execute
+
+    def __call__(
+        self, a: Array, b: Array, out: Array | None, operands: Mapping[str, Any], alpha: Any, beta: Any, stream: Any
+    ) -> Array:
+        result = self.direct(a, b, out, alpha, beta, stream, **operands)
+        return self.execute(a, b, out, operands, alpha, beta, stream) if result is NotImplemented else result
 
 
 def warm(call: Call, kernel: Kernel, execute: Execute, operands: tuple[Array, ...]) -> Execute:
@@ -152,43 +184,43 @@ def warm(call: Call, kernel: Kernel, execute: Execute, operands: tuple[Array, ..
 
 
 def by_options(
-    run: Execute, alone: bool, options: Iterable[str], alpha: Any = 1, beta: Any = 0
+    run: Execute, alone: bool, options: Mapping[str, Any], alpha: Any = 1, beta: Any = 0
 ) -> Callable[[Array, Array, Array | None, Mapping[str, Any]], Array]:
-    """``(a, b, out, options) -> result``: ``run`` for calls that give the options of these names, and no others.
+    """``(a, b, out, options) -> result``: ``run`` for calls that give options of these names, and no others, of which
+    the same are None.
 
     ``alone``: it takes a, b and out alone. ``alpha`` and ``beta`` are the values where they are not given.
     """
-    given = frozenset(options)
     if alone:
         return lambda a, b, out, options: run(a, b, out)
-    extra = tuple(name for name in EXTRA if name in given)
-    if extra or "stream" in given:
+    names = tuple(name for name in OPERANDS if options.get(name) is not None)
+    numbers = tuple(name for name in ("alpha", "beta", "stream") if name in options)
+    make = _reader(names, numbers, isinstance(run, _DirectOr))
+    reads: Callable[[Array, Array, Array | None, Mapping[str, Any]], Array] = make(run, alpha, beta, stream_handle)
+    return reads
 
-        def everything(a: Array, b: Array, out: Array | None, options: Mapping[str, Any]) -> Array:
-            get = options.get
-            more = {name: options[name] for name in extra if options[name] is not None}
-            return run(
-                a, b, out, get("c"), get("bias"), get("alpha", alpha), get("beta", beta), stream_handle(get("stream")),
-                *((more,) if more else ()),
-            )  # fmt: skip
 
-        return everything
-    # The commonest sets of options are read without looking for others, which takes a tenth of a call's overhead.
-    read = given.intersection(("c", "bias", "alpha", "beta"))
-    if not read:
-        return lambda a, b, out, options: run(a, b, out, None, None, alpha, beta, None)
-    if read == {"bias"}:
-        return lambda a, b, out, options: run(a, b, out, None, options["bias"], alpha, beta, None)
-    if read == {"alpha"}:
-        return lambda a, b, out, options: run(a, b, out, None, None, options["alpha"], beta, None)
-    if read == {"c", "beta"}:
-        return lambda a, b, out, options: run(a, b, out, options["c"], None, alpha, options["beta"], None)
+@lru_cache(maxsize=1024)
+def _reader(names: tuple[str, ...], numbers: tuple[str, ...], direct: bool) -> Callable[..., Any]:
+    """A function that makes the function of :func:`by_options` which reads options of these names.
 
-    def epilogue(a: Array, b: Array, out: Array | None, options: Mapping[str, Any]) -> Array:
-        get = options.get
-        return run(a, b, out, get("c"), get("bias"), get("alpha", alpha), get("beta", beta), None)
-
-    return epilogue
+    It is compiled, as dataclasses are: looking for options that are not given takes more than the product of two small
+    matrices may cost in all.
+    """
+    alpha, beta = (f"options[{x!r}]" if x in numbers else x for x in ("alpha", "beta"))
+    scalars = f"{alpha}, {beta}, " + ("stream_handle(options['stream'])" if "stream" in numbers else "None")
+    operands = ", ".join(f"{name!r}: options[{name!r}]" for name in names)
+    lines = ["def make(run, alpha, beta, stream_handle):", "    def read(a, b, out, options):"]
+    if direct:
+        keywords = "".join(f", {name}=options[{name!r}]" for name in names)
+        lines.insert(1, "    direct = run.direct")
+        lines += [f"        result = direct(a, b, out, {scalars}{keywords})"]
+        lines += ["        if result is not NotImplemented:", "            return result", "        run_ = run.execute"]
+    lines += [f"        return {'run_' if direct else 'run'}(a, b, out, {{{operands}}}, {scalars})", "    return read"]
+    scope: dict[str, Any] = {"__name__": __name__}
+    exec("\n".join(lines), scope)
+    made: Callable[..., Any] = scope["make"]
+    return made
 
 
 def same_out(run: Callable[[Array, Array, Array], Array], shape: tuple[int, ...]) -> Callable[..., Array]:
@@ -215,7 +247,7 @@ def first_run(
     run = shortcut(call, kernel, execute)
     if run is not execute:
         try:
-            result = run(a, b, out) if call.problem.plain else run(a, b, out, *request.rest[:-1])
+            result = run(a, b, out) if call.problem.plain else run(a, b, out, *request.rest)
         except Exception:
             pass  # as in every later call, execute() finds the reason and reports it
         except BaseException as error:
@@ -240,9 +272,9 @@ def product(result: Any, call: Call, out: Array | None, backend: str) -> Array:
 
 
 def _meets(
-    overlap: Callable[[Array, Array], bool], out: Array, read: Iterable[object], c: Array | None, target: Array
-) -> bool:
-    operands = [x for x in read if isinstance(x, np.ndarray)]
-    if c is not None and not same_memory(c, target):
-        operands.append(c)
-    return any(overlap(out, x) for x in operands)
+    overlap: Callable[[Array, Array], bool], out: Array, read: Iterable[object], named: Mapping[str, Array],
+    target: Array,
+) -> bool:  # fmt: skip
+    """Whether ``out`` shares memory with an operand, other than by being ``c``."""
+    others = [x for name, x in named.items() if not (name == "c" and same_memory(x, target))]
+    return any(isinstance(x, np.ndarray) and overlap(out, x) for x in (*read, *others))

@@ -5,14 +5,15 @@ Nothing here waits for the device, and with ``out`` nothing is allocated beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from gemmhub._arrays.torch.operands import TorchArrays
-from gemmhub._base.geometry import DeviceView, broadcast, expand, meet, same_memory
-from gemmhub._call.describe import Call, flat
+from gemmhub._base.geometry import DeviceView, expand, meet, same_memory
+from gemmhub._call.describe import Call, refuse_shared, view
 from gemmhub.errors import GemmhubError
+from gemmhub.operands import OPERANDS, WRITTEN
 from gemmhub.packed import PackedB
 
 Array = Any
@@ -27,9 +28,11 @@ def bind(call: Call, run: Callable[..., None], translated: Callable[[BaseExcepti
     a_ndim, b_ndim = call.a.ndim, 2 if packed else call.b.ndim
     written = arrays.increment_version if isinstance(arrays, TorchArrays) else None
 
+    product = call.product
+
     def execute(
-        a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 0,
-        stream: Any = None, extra: Any = (),
+        a: Any, b: Any, out: Any = None, operands: Mapping[str, Any] = MappingProxyType({}), alpha: Any = 1,
+        beta: Any = 0, stream: Any = None,
     ) -> Array:  # fmt: skip
         with arrays.on(stream):
             result = arrays.empty(out_shape, out_dtype) if out is None else out
@@ -37,38 +40,41 @@ def bind(call: Call, run: Callable[..., None], translated: Callable[[BaseExcepti
             if not problem.empty:
                 left = arrays.view(a, "a")
                 right: Any = b.payload if isinstance(b, PackedB) else arrays.view(b, "b")
-                addend = None if c is None or beta == 0 else arrays.view(c, "c")
-                vector = None if bias is None else flat(arrays.view(bias, "bias"))
-                compute = run
-                more: Iterable[object] = ()
-                if extra:
-                    named = {name: flat(arrays.view(x, name), name) for name, x in extra.items()}
-                    compute, more = partial(run, **{name: x.address for name, x in named.items()}), named.values()
+                named = {
+                    name: OPERANDS[name].native(view(arrays, x, name, product), product)
+                    for name, x in operands.items()
+                    if name != "c" or beta != 0
+                }
+                refuse_shared(meet, {"a": left, "b": right, **named}, None if out is None else target)
                 place, spare = target, None
-                if out is not None and overlapping(target, (left, right, vector, *more), addend, a_ndim, b_ndim):
+                if out is not None and overlapping(target, (left, right), named, a_ndim, b_ndim):
                     spare = arrays.twin(target)
                     place = arrays.view(spare, "out")
-                if out is not None and written is not None:
-                    written(out)
+                if written is not None:
+                    for x in (out, *map(operands.get, WRITTEN)):
+                        if x is not None:
+                            written(x)
                 try:
-                    compute(
+                    run(
                         left.address, right if packed else right.address, place.address,
-                        None if addend is None else addend.address,
-                        None if vector is None else vector.address,
                         alpha, beta, arrays.current_stream() if stream is None else stream,
+                        **{name: x.address for name, x in named.items()},
                     )  # fmt: skip
                 except BaseException as error:
                     raise translated(error) from error
                 if spare is not None:
                     arrays.copy(target.owner, spare)
-            return out if out is not None else arrays.wrap(result, (a, b, c, bias))
+            return out if out is not None else arrays.wrap(result, (a, b, *operands.values()))
 
     return execute
 
 
-def overlapping(out: DeviceView, read: Iterable[object], c: DeviceView | None, a_ndim: int, b_ndim: int) -> bool:
-    """Whether ``out`` shares memory with an operand, other than by being ``c``. ``read``: the others."""
-    operands = [x for x in read if isinstance(x, DeviceView)]
-    if c is not None and not same_memory(expand(broadcast(c, out.shape), a_ndim, b_ndim), expand(out, a_ndim, b_ndim)):
-        operands.append(c)
-    return any(meet(out, x) for x in operands)
+def overlapping(
+    out: DeviceView, read: Iterable[object], named: Mapping[str, DeviceView], a_ndim: int, b_ndim: int
+) -> bool:
+    """Whether ``out`` shares memory with an operand, other than by being ``c``. ``read``: a and b, where they are
+    arrays.
+    """
+    whole = expand(out, a_ndim, b_ndim)
+    others = [x for name, x in named.items() if not (name == "c" and same_memory(x, whole))]
+    return any(isinstance(x, DeviceView) and meet(out, x) for x in (*read, *others))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,16 @@ import numpy as np
 from gemmhub import dtypes
 from gemmhub._arrays.find import arrays_of
 from gemmhub._arrays.host.operands import NUMPY, SEQUENCES
-from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, alignment, as_matrix, broadcast, broadcast_shapes, expand
+from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, alignment, as_matrix, broadcast_shapes, expand
 from gemmhub._call.options import Request
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.dtypes import DType
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DeviceError, DTypeError, InputError, OutputError, ShapeError
 from gemmhub.layout import MatrixLayout
 from gemmhub.lowering import fold_batch
+from gemmhub.operands import OPERANDS, WRITTEN, Described, Operand, Operands, Product, described, layout
 from gemmhub.packed import PackedB
-from gemmhub.problem import Bias, GemmProblem, Operand, Scale
+from gemmhub.problem import GemmProblem
 
 Array = Any
 
@@ -35,15 +35,15 @@ class Call:
     """As numpy.matmul would return it."""
     a: Array
     b: Array
-    c: Array | None
-    bias: Array | None
     out: Array | None
     exact: bool
     """Whether operands and out are numpy.ndarray itself: neither subclasses nor what has to be made an array."""
     natural: bool
     """Whether the dtype of the result is that of the table, and not one that was asked for."""
-    extra: Mapping[str, Array]
-    """The operands of :data:`EXTRA` by name."""
+    product: Product
+    """The facts that operands must fit."""
+    operands: Mapping[str, Array]
+    """The operands beside a, b and out by name, as kernels get them."""
     packed: bool
     """Whether b is a :class:`PackedB`, kept as it is or packed by the backend that the problem names."""
 
@@ -63,7 +63,8 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     else:
         native_b = packed.payload
         b_shape, b_dtype = packed.shape, packed.dtype
-    batch, m, n, k, out_shape = product_shapes(native_a.shape, b_shape)
+    batch, m, n, k, shape = product_shapes(native_a.shape, b_shape)
+    out_shape, out_columns = result_shape(shape, n, len(b_shape), request.activation)
 
     native_out = None if out is None else arrays.target(out, out_shape)
     wanted = request.out_dtype if native_out is None else native_out.dtype
@@ -92,10 +93,8 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         b_layout = layout(as_matrix(native_b, "b"), batch)
     else:
         b_layout = MatrixLayout(k, n, n, 1, batch, (0,) * len(batch))
-    native_c, c_operand = _addend(arrays, request, out_shape, batch, a_ndim, b_ndim, out_dtype, natural)
-    native_bias, bias = _bias(arrays, request, m, n, a_ndim, b_ndim, out_dtype, natural)
     if native_out is None:
-        out_layout = MatrixLayout.contiguous(m, n, batch)
+        out_layout = MatrixLayout.contiguous(m, out_columns, batch)
     else:
         out_layout = layout(expand(native_out, a_ndim, b_ndim), batch)
     new_aligned = out_dtype.itemsize if arrays.device.kind == "cpu" else MOST_ALIGNED
@@ -110,8 +109,6 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         out=Operand(out_dtype, out_layout, new_aligned if native_out is None else alignment(native_out)),
         compute_dtype=compute,
         batch=batch,
-        c=c_operand,
-        bias=bias,
         alpha_is_one=bool(request.alpha == 1),
         activation=request.activation,
         precision=request.settings.precision if reducible else "ieee",
@@ -121,20 +118,96 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     )
     if packed is not None:
         packed.check(problem)
-    extra = {name: EXTRA[name](arrays, x, problem) for name, x in request.extra.items()}
-    if extra:
-        problem = replace(problem, **{name: described for name, (_, described) in extra.items()})
+    product = Product(m, n, k, batch, a_ndim, b_ndim, shape, out_dtype, natural)
+    operands, descriptions = _operands(arrays, request, product)
+    if descriptions:
+        problem = replace(problem, operands=Operands(descriptions))
     if batch and arrays.device.kind != "cpu":
         problem = fold_batch(problem) or problem  # rows one after the other are decided as one matrix
     exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None)
     return Call(
-        arrays, problem, out_shape, native_a, native_b, native_c, native_bias, native_out, exact, wanted is None,
-        {name: native for name, (native, _) in extra.items()}, packed is not None,
+        arrays, problem, out_shape, native_a, native_b, native_out, exact, wanted is None, product, operands,
+        packed is not None,
     )  # fmt: skip
 
 
+def result_shape(
+    shape: tuple[int, ...], n: int, b_ndim: int, activation: str | None
+) -> tuple[tuple[int, ...], int]:  # fmt: skip
+    """The shape of the result, and its columns, of a product of this shape and ``n`` columns."""
+    if activation is None or EPILOGUES[activation].arity == 1:
+        return shape, n
+    if b_ndim == 1 or n % 2:
+        given = "a vector b" if b_ndim == 1 else f"{n} columns of the product"
+        raise ShapeError("activation", f"{activation} with {given}", "an even number of columns: gate and value")
+    columns = EPILOGUES[activation].columns(n)
+    return (*shape[:-1], columns), columns
+
+
+def _operands(
+    arrays: ArrayLibrary, request: Request, product: Product
+) -> tuple[dict[str, Array], dict[str, Described]]:  # fmt: skip
+    """The operands of a request as kernels get them, and their descriptions."""
+    natives: dict[str, Array] = {}
+    descriptions: dict[str, Described] = {}
+    for name, x in request.operands.items():
+        native, description = described(name, view(arrays, x, name, product), product)
+        if name != "c" or request.beta != 0:
+            natives[name], descriptions[name] = native, description
+    return natives, descriptions
+
+
+def view(arrays: ArrayLibrary, x: object, name: str, product: Product) -> Array:
+    """An operand natively; one that is written is checked as ``out`` is."""
+    native = operand(arrays, x, name)
+    if not OPERANDS[name].written:
+        return native
+    try:
+        return arrays.target(x, product.shape if name == "pre_activation" else native.shape)
+    except OutputError as error:
+        raise OutputError(name, error.given, error.allowed, error.remedy) from None
+
+
+def refuse_shared(
+    overlap: Callable[[Array, Array], bool], operands: Mapping[str, Array], out: Array | None
+) -> None:  # fmt: skip
+    """OutputError where an operand that is written shares memory with another one, or with ``out``."""
+    for name in WRITTEN:
+        if name not in operands:
+            continue
+        for other, x in (*operands.items(), ("out", out)):
+            if other != name and isinstance(x, (np.ndarray, DeviceView)) and overlap(operands[name], x):
+                raise OutputError(name, f"it shares memory with {other}", "memory of its own", f"pass a new {name}=")
+
+
+def beside(arrays: ArrayLibrary, request: Request) -> Request:
+    """``request`` with arrays of its own for the operands that are written, so that the caller's are not."""
+    own = {name: arrays.clone(x) if name in WRITTEN else x for name, x in request.operands.items()}
+    return replace(request, operands=own)
+
+
+def new_pre_activation(a: Any, b: Any, out: Any, request: Request) -> tuple[ArrayLibrary, Array]:
+    """The operands' library, and a new native array for the pre-activation of their product: of the result's dtype,
+    with all columns of the product.
+    """
+    arrays = _common_library(a, b, out, request)
+    left, right = operand(arrays, a, "a"), b if isinstance(b, PackedB) else operand(arrays, b, "b")
+    shape = product_shapes(left.shape, right.shape)[-1]
+    if out is not None:  # its faults are those of the same call without this argument
+        dtype = describe(a, b, out, request).problem.out.dtype
+    else:
+        dtype = dtypes.output_dtype(left.dtype, right.dtype, request.out_dtype)
+    with arrays.on(request.stream):
+        return arrays, arrays.empty(shape, dtype)
+
+
+def immutable(native: Array) -> bool:
+    """Whether no call writes an array on the CPU: those of JAX are immutable."""
+    return isinstance(native, np.ndarray) and not native.flags.writeable
+
+
 def _common_library(a: Any, b: Any, out: Any, request: Request) -> ArrayLibrary:
-    named = {"a": a, "b": b, "out": out, **request.arrays}
+    named = {"a": a, "b": b, "out": out, **request.operands}
     libraries: dict[str, ArrayLibrary] = {}
     for argument, x in named.items():
         if isinstance(x, PackedB):
@@ -184,108 +257,3 @@ def product_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, .
             "a, b", f"batch dimensions {a[:-2]} and {b[:-2]} do not broadcast", "equal sizes, or 1"
         ) from None
     return batch, m, n, k, batch + (m,) * (len(a) > 1) + (n,) * (len(b) > 1)
-
-
-def layout(x: Array, batch: tuple[int, ...]) -> MatrixLayout:
-    """The layout, strides in elements. Where a stride is no multiple of the itemsize the matrices have no dense order,
-    and batch strides are only known not to be 0; the operand's alignment is 1 then.
-    """
-    size = x.itemsize
-    if any(s % size for s in x.strides):
-        *outer, rows, cols = (*((s // size or 1) if s else 0 for s in x.strides[:-2]), 0, 0)
-    else:
-        *outer, rows, cols = (s // size for s in x.strides)
-    missing = len(batch) - len(outer)
-    strides = (0,) * missing + tuple(stride if x.shape[i] != 1 else 0 for i, stride in enumerate(outer))
-    return MatrixLayout(x.shape[-2], x.shape[-1], rows, cols, batch, strides)
-
-
-def _addend(
-    arrays: ArrayLibrary,
-    request: Request,
-    out_shape: tuple[int, ...],
-    batch: tuple[int, ...],
-    a_ndim: int,
-    b_ndim: int,
-    out_dtype: DType,
-    compute: DType,
-) -> tuple[Array | None, Operand | None]:
-    if request.c is None:
-        return None, None
-    native = operand(arrays, request.c, "c")
-    if native.dtype not in (out_dtype, compute):
-        raise DTypeError("c", f"dtype {native.dtype}", _either(out_dtype, compute), "convert it")
-    try:
-        expanded = expand(broadcast(native, out_shape), a_ndim, b_ndim)
-    except ValueError:
-        raise ShapeError("c", f"shape {native.shape}", f"shapes that broadcast to {out_shape}") from None
-    if request.beta == 0:
-        return None, None
-    return expanded, Operand(native.dtype, layout(expanded, batch), alignment(native))
-
-
-def _bias(
-    arrays: ArrayLibrary, request: Request, m: int, n: int, a_ndim: int, b_ndim: int, out_dtype: DType, compute: DType
-) -> tuple[Array | None, Bias | None]:
-    if request.bias is None:
-        return None, None
-    native = operand(arrays, request.bias, "bias")
-    if native.dtype not in (out_dtype, compute):
-        raise DTypeError("bias", f"dtype {native.dtype}", _either(out_dtype, compute), "convert it")
-    along_m = b_ndim == 1 and a_ndim > 1
-    shapes = {(m,): "m"} if along_m else {(n,): "n", (1, n): "n", (m, 1): "m"}
-    axis = shapes.get(native.shape)
-    if axis is None:
-        raise ShapeError("bias", f"shape {native.shape}", " or ".join(map(str, shapes)))
-    vector = flat(native, "bias")
-    stride = vector.strides[0] // vector.itemsize if vector.size > 1 else 1  # of one element it means nothing
-    return vector, Bias(native.dtype, axis, stride)
-
-
-def _scale(
-    arrays: ArrayLibrary, x: object, problem: GemmProblem, argument: str, axis: str
-) -> tuple[Array, Scale]:  # fmt: skip
-    out, size = problem.out.dtype, problem.m if axis == "m" else problem.n
-    if dtypes.info(out).kind != "float":
-        raise DTypeError(argument, f"given for a result of {out}", "real floating results", "give out_dtype=")
-    native = operand(arrays, x, argument)
-    if native.dtype != np.float32:
-        remedy = "convert it, or pass one number as alpha="
-        raise DTypeError(argument, f"dtype {native.dtype}", "float32", remedy)
-    whole = (size, 1) if axis == "m" else (1, size)
-    if native.size != 1 and native.shape not in ((size,), whole):
-        raise ShapeError(argument, f"shape {native.shape}", f"one element, ({size},) or {whole}")
-    vector = flat(native, argument)
-    if native.size == 1:
-        return vector, Scale(None)
-    return vector, Scale(axis, vector.strides[0] // vector.itemsize)
-
-
-EXTRA: dict[str, Callable[[ArrayLibrary, object, GemmProblem], tuple[Array, Any]]] = {
-    "scale_a": partial(_scale, argument="scale_a", axis="m"),
-    "scale_b": partial(_scale, argument="scale_b", axis="n"),
-}
-"""How each operand of :data:`gemmhub._call.options.EXTRA` is described, given the problem without it: the native vector
-and the field of the problem.
-"""
-
-
-def _either(out_dtype: DType, compute: DType) -> str:
-    """The dtypes that c and bias may have, for an error."""
-    return " or ".join(dict.fromkeys((str(out_dtype), str(compute))))
-
-
-def flat(bias: Array, argument: str = "bias") -> Array:
-    """A bias or scales as a vector: a view. Where elements are not aligned or strides are no multiples of the itemsize,
-    a copy on the CPU; on devices, where gemmhub moves no data, InputError.
-    """
-    if isinstance(bias, DeviceView):
-        bias = bias if bias.ndim else bias.inserted(0)
-        long = max(range(bias.ndim), key=lambda axis: bias.shape[axis])
-        step = bias.strides[long] if bias.size > 1 else bias.itemsize
-        vector = DeviceView(bias.address, bias.dtype, (bias.size,), (step,), bias.owner)
-        if alignment(vector) < vector.itemsize:
-            raise InputError(argument, f"address or stride is no multiple of {vector.itemsize}", "aligned elements")
-        return vector
-    vector = bias.reshape(-1)
-    return vector if alignment(vector) == vector.itemsize else vector.copy()

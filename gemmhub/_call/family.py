@@ -17,7 +17,9 @@ from gemmhub._base.evicting import keep
 from gemmhub._call.kinds import LOOK_CLOSELY, number_kind
 from gemmhub._call.options import NUMBERS, VALUES
 from gemmhub.buckets import end
+from gemmhub.epilogues import columns
 from gemmhub.layout import MatrixLayout
+from gemmhub.operands import OPERANDS
 
 if TYPE_CHECKING:
     from gemmhub._call.describe import Call
@@ -33,36 +35,6 @@ _MOST = 16_384
 Key = tuple[Any, ...]
 _settings = config.context.get
 _ndarray = np.ndarray
-
-
-def _like_result(x: Any, m: int, n: int, batch: tuple[int, ...]) -> object:
-    return x.shape == (*batch, m, n)
-
-
-def _vector(x: Any, m: int, n: int, batch: tuple[int, ...]) -> object:
-    """The axis of a bias, and its number of dimensions."""
-    shape = x.shape
-    if shape in ((n,), (1, n)):
-        return "n", len(shape)
-    return ("m",) if shape == (m, 1) else False
-
-
-def _factors(x: Any, m: int, n: int, batch: tuple[int, ...], along: int) -> object:
-    """Whether an operand has one factor, or one for each row (``along`` 0) or column (1)."""
-    size, shape = (m, n)[along], x.shape
-    if x.size == 1:
-        return "one", size == 1
-    return "each" if shape in ((size,), ((size, 1), (1, size))[along]) else False
-
-
-_PATTERNS: dict[str, Callable[[Any, int, int, tuple[int, ...]], object]] = {
-    "c": _like_result,
-    "bias": _vector,
-    "scale_a": lambda x, m, n, batch: _factors(x, m, n, batch, 0),
-    "scale_b": lambda x, m, n, batch: _factors(x, m, n, batch, 1),
-}
-"""The facts that count of the shape of an operand among the options, given the sizes of the product; False for a shape
-that has to be decided, or refused, by itself."""
 
 
 class Families:
@@ -154,15 +126,21 @@ class Families:
         if k != inner:
             return None
         key: Key = (_settings(), a.dtype, b.dtype, rows, cols)
+        wide = n
+        if options.get("activation") is not None:
+            wide = columns(options["activation"], n)
+            if wide != n and (cols == 1 or n % 2):
+                return None  # a column without its pair
         if out is not None:
-            shape = left[:-1] + right[-1:] * (cols > 1)
+            shape = (*left[:-1], wide) if cols > 1 else left[:-1]
             if out.__class__ is not _ndarray or out.shape != shape or not out.flags.carray:
                 return None
             key += (out.dtype,)
         for name, value in options.items():
             kind = value.__class__
-            if name in _PATTERNS and kind is _ndarray:
-                pattern = rows > 1 and cols > 1 and _PATTERNS[name](value, m, n, batch)
+            if kind is _ndarray and name in OPERANDS:
+                find = OPERANDS[name].pattern
+                pattern = find is not None and rows > 1 and cols > 1 and find(value.shape, m, n, k, batch)
                 if pattern is False:
                     return None
                 key += (name, value.dtype, pattern)

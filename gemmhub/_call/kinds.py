@@ -14,6 +14,7 @@ import numpy as np
 from gemmhub import config
 from gemmhub._call.options import NUMBERS, VALUES
 from gemmhub.dtypes import scalar_kind
+from gemmhub.operands import WRITTEN
 from gemmhub.packed import PackedB
 
 LOOK_CLOSELY = object()
@@ -47,11 +48,16 @@ def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool 
         key += (None, *facts)
     for name, value in options.items():  # a tuple and not a list: most calls have one or two
         kind = value.__class__
-        if kind is _ndarray and value.shape and not closely:
-            key += (name, value.dtype, value.shape)
+        if kind is _ndarray and not closely and (shape := value.shape):
+            key += (name, value.dtype, shape)
+            if name in WRITTEN:
+                key += (value.strides,)  # by its strides elements may share memory
         elif name in VALUES:
             key += (name, kind, value)
         elif name in NUMBERS:
+            if kind is float and _SMALL <= value <= _LARGE and value != 1:  # the commonest, without a call
+                key += (name, value < 2**31 and value.is_integer())
+                continue
             number = number_kind(value)
             if number is None:
                 return None
@@ -68,10 +74,7 @@ def kind_of(a: Any, b: Any, out: Any, options: Mapping[str, Any], closely: bool 
 
 def number_kind(value: Any) -> object:
     """The facts of a number that count for the kind of a call; None where it is no number of Python."""
-    kind = value.__class__
-    if kind is float and _SMALL <= value <= _LARGE and value != 1:
-        return value < 2**31 and value.is_integer()
-    return scalar_kind(value) if kind in _SCALARS else None
+    return scalar_kind(value) if value.__class__ in _SCALARS else None
 
 
 def _facts(x: Any, closely: bool) -> tuple[Any, ...] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Number
@@ -14,8 +14,10 @@ from gemmhub import config
 from gemmhub._arrays.torch.tensors import is_tensor
 from gemmhub._base.guard import words
 from gemmhub.capability import CPU, Device
-from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, DType, as_dtype, info, scaled_dtype, single
+from gemmhub.dtypes import PRECISIONS, DType, as_dtype, info, scaled_dtype, single
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DTypeError, InputError
+from gemmhub.operands import OPERANDS, WRITTEN
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +32,10 @@ class Options(TypedDict, total=False):
     bias: Any
     scale_a: Any
     scale_b: Any
-    activation: Literal["relu", "gelu", "silu"] | None
+    scale_out: Any
+    pre_activation: Any
+    amax: Any
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "swiglu_interleaved", "geglu"] | None
     precision: Literal["ieee", "bf16x3", "tf32", "bf16"] | None
     deterministic: bool
     backend: str | None
@@ -51,10 +56,7 @@ OPTIONS: dict[str, Option] = {
     "out_dtype": Option(None),
     "alpha": Option(1, "number"),
     "beta": Option(0, "number"),
-    "c": Option(None, "array"),
-    "bias": Option(None, "array"),
-    "scale_a": Option(None, "array"),
-    "scale_b": Option(None, "array"),
+    **{name: Option(None, "array") for name in OPERANDS},
     "activation": Option(None),
     "precision": Option(None),
     "deterministic": Option(False),
@@ -65,12 +67,8 @@ OPTIONS: dict[str, Option] = {
 
 DEFAULTS: dict[str, Any] = {name: option.default for name, option in OPTIONS.items()}
 NUMBERS = tuple(name for name, option in OPTIONS.items() if option.keyed == "number")
-ARRAYS = tuple(name for name, option in OPTIONS.items() if option.keyed == "array")
+ARRAYS = tuple(OPERANDS)
 """Options that are operands."""
-EXTRA = tuple(name for name in ARRAYS if name not in ("c", "bias"))
-"""Operands that a kernel gets by name, and only where the problem has them. Each is a field of
-:class:`~gemmhub.problem.GemmProblem` of the same name, described by :data:`gemmhub._call.describe.EXTRA`.
-"""
 VALUES = frozenset(name for name, option in OPTIONS.items() if option.keyed == "value")
 PLANNED = frozenset(OPTIONS) - VALUES
 """Options that a call of a plan takes."""
@@ -104,22 +102,15 @@ class Request:
     out_dtype: DType | None
     alpha: Any
     beta: Any
-    c: Any
-    bias: Any
     activation: str | None
     stream: Any
-    extra: Mapping[str, Any]
-    """The operands of :data:`EXTRA` that were given, by name."""
-
-    @property
-    def arrays(self) -> dict[str, Any]:
-        """The operands among the options, by name."""
-        return {"c": self.c, "bias": self.bias, **self.extra}
+    operands: Mapping[str, Any]
+    """The operands that were given, by name."""
 
     @property
     def rest(self) -> tuple[Any, ...]:
         """What follows a, b and out in a call of :data:`gemmhub._call.bind.Execute`."""
-        return self.c, self.bias, self.alpha, self.beta, self.stream, self.extra
+        return self.operands, self.alpha, self.beta, self.stream
 
     def check_scalars(self, a: DType, b: DType, out: DType) -> None:
         """Refuse scalars and activations that the arithmetic of the result cannot hold."""
@@ -184,10 +175,10 @@ def with_scalars(options: Options) -> dict[str, Any]:
     return given
 
 
-def refuse_extra(options: Mapping[str, Any], where: str) -> None:
-    """InputError for an operand of :data:`EXTRA` in a kind of call that has none: ``where`` names the kind."""
-    for name in EXTRA:
-        if options.get(name) is not None:
+def refuse_operands(options: Mapping[str, Any], allowed: Container[str], where: str) -> None:
+    """InputError for an operand that is not ``allowed`` in a kind of call: ``where`` names the kind."""
+    for name in ARRAYS:
+        if name not in allowed and options.get(name) is not None:
             raise InputError(name, f"given {where}", "None: not implemented there", f"leave {name}= out")
 
 
@@ -252,8 +243,8 @@ def request(options: Options) -> Request:
     if given["c"] is not None and "beta" not in options:
         raise InputError("c", "given without beta", "c with beta", "pass beta=1 to add it")
     activation, precision = given["activation"], given["precision"]
-    if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
-        raise InputError("activation", f"{activation!r}", ", ".join(ACTIVATIONS))
+    if activation is not None and not (isinstance(activation, str) and activation in EPILOGUES):
+        raise InputError("activation", f"{activation!r}", ", ".join(EPILOGUES))
     if precision is not None and not (isinstance(precision, str) and precision in PRECISIONS):
         raise InputError("precision", f"{precision!r}", ", ".join(PRECISIONS))
     deterministic = given["deterministic"]
@@ -271,5 +262,9 @@ def request(options: Options) -> Request:
             raise
         out_dtype = as_dtype(wanted)  # unhashable: let the error name it
     stream = stream_handle(given["stream"])
-    extra = {name: given[name] for name in EXTRA if given[name] is not None}
-    return Request(settings, out_dtype, alpha, beta, given["c"], given["bias"], activation, stream, extra)
+    operands = {name: given[name] for name in ARRAYS if given[name] is not None}
+    for name in WRITTEN:
+        if isinstance(operands.get(name), bool):
+            allowed = "an array to write" + ", or True in matmul" * (name == "pre_activation")
+            raise InputError(name, f"{operands[name]}", allowed)
+    return Request(settings, out_dtype, alpha, beta, activation, stream, operands)

@@ -25,6 +25,7 @@ from gemmhub.capability import Device, Raised, Refusal
 from gemmhub.config import Settings
 from gemmhub.errors import AllocationError, DTypeError, InputError, NoBackendError, ShapeError
 from gemmhub.layout import MatrixLayout
+from gemmhub.operands import layout as layout_of
 from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub.verdict import Decision, Verdict, duration
@@ -173,7 +174,7 @@ def _typical(b: Any, a_dtype: dtypes.DType, m: int, device: Device) -> GemmProbl
         n=n,
         k=k,
         a=Operand(a_dtype, MatrixLayout.contiguous(m, k), a_dtype.itemsize),
-        b=Operand(b.dtype, describe.layout(b, ()), alignment(b)),
+        b=Operand(b.dtype, layout_of(b, ()), alignment(b)),
         out=Operand(out, MatrixLayout.contiguous(m, n), out.itemsize),
         compute_dtype=dtypes.compute_dtype(a_dtype, b.dtype, out),
         device=device,

@@ -22,12 +22,13 @@ from gemmhub._call.bind import Array, Execute, bind, by_options, product, shortc
 from gemmhub._call.cache import CallCache
 from gemmhub._call.describe import Call
 from gemmhub._call.kinds import kind_of
-from gemmhub._call.options import EXTRA, Request, scalar, stream_handle
+from gemmhub._call.options import Request, scalar, stream_handle
 from gemmhub.backend import Kernel
 from gemmhub.dtypes import scalar_kind
 from gemmhub.errors import AllocationError, InputError, KernelError
+from gemmhub.operands import OPERANDS, Bias, Operand, Scale
 from gemmhub.packed import PackedB
-from gemmhub.problem import Bias, GemmProblem, Operand, Scale
+from gemmhub.problem import GemmProblem
 from gemmhub.verdict import Decision
 
 
@@ -85,29 +86,29 @@ def make_plan(
         kind = x.kind if isinstance(x, PackedB) else layout_free or layout_key(x)
         return type(x), x.shape, x.dtype, kind
 
-    takes_c, c_planned = request.c is not None, None if request.beta == 0 else request.c
+    names = tuple(request.operands)
     planned: Any = None
     if call.exact or call.packed:  # else describe() checks the operands of every call
         right = b if isinstance(b, PackedB) else call.b
-        planned = tuple(map(facts, (call.a, right, c_planned, request.bias, *request.extra.values())))
-    names = tuple(request.extra)
+        read = [None if name == "c" and request.beta == 0 else x for name, x in request.operands.items()]
+        if all(x is None or hasattr(x, "dtype") for x in read):  # no lists and numbers
+            planned = tuple(map(facts, (call.a, right, *read)))
     scalars_planned = scalar_kind(request.alpha), scalar_kind(request.beta)
     out_planned = type(call.a), out_shape, problem.out.dtype, layout_free or (_out_strides(call), True)
-    request = replace(request, c=None, bias=None, extra={})  # examples, too
+    request = replace(request, operands={})  # examples, too
 
     def checked(
-        a: Any, b: Any, out: Any = None, *, c: Any = None, bias: Any = None, alpha: Any = None, beta: Any = None,
-        stream: Any = None, **extra: Any,
-    ) -> Array:  # fmt: skip
+        a: Any, b: Any, out: Any = None, *, alpha: Any = None, beta: Any = None, stream: Any = None, **operands: Any
+    ) -> Array:
         try:
-            if extra:
-                extra = _extra(extra, names, name)
+            if operands:
+                operands = _planned_operands(operands, names, name)
             alpha = request.alpha if alpha is None else scalar(alpha, "alpha")
             beta = request.beta if beta is None else scalar(beta, "beta")
             stream = request.stream if stream is None else stream_handle(stream)
             try:
                 as_planned = (
-                    tuple(map(facts, (a, b, c, bias, *map(extra.get, names)))) == planned
+                    tuple(map(facts, (a, b, *map(operands.get, names)))) == planned
                     and (out is None or facts(out) == out_planned)
                     and (scalar_kind(alpha), scalar_kind(beta)) == scalars_planned
                     and stream is None
@@ -115,21 +116,16 @@ def make_plan(
             except Exception:  # a list, or foreign code that raises: describe() checks it
                 as_planned = False
             if not as_planned:
-                if c is not None and not takes_c:
-                    raise InputError("c", f"given to {name}", "no c", "make a plan with c= and beta=")
-                if bias is not None and problem.bias is None:
-                    raise InputError("bias", f"given to {name}", "no bias", "make a plan with bias=")
                 _must_suit(alpha, beta, request)
-                if c is None and beta != 0:
+                if operands.get("c") is None and beta != 0:
                     raise InputError("c", f"None with beta {beta}", "an array as planned", "pass c=")
                 now = replace(
-                    request, c=c, bias=bias, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype,
-                    extra=extra,
-                )  # fmt: skip
+                    request, operands=operands, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype
+                )
                 given = describe(a, b, out, now)
                 _must_equal(given, problem, out_shape, layout_free)
                 _must_hold(given.problem, problem, alpha, beta)
-            return execute(a, b, out, c, bias, alpha, beta, stream, extra)
+            return execute(a, b, out, operands, alpha, beta, stream)
         except AllocationError:
             raise
         except MemoryError as error:
@@ -152,13 +148,14 @@ def make_plan(
     return cast("Plan", MethodType(made, recipe))
 
 
-def _extra(given: dict[str, Any], planned: tuple[str, ...], plan: str) -> dict[str, Any]:
-    """The operands beyond c and bias, without those that are None. TypeError and InputError for what has no place."""
+def _planned_operands(given: dict[str, Any], planned: tuple[str, ...], plan: str) -> dict[str, Any]:
+    """The operands, without those that are None. TypeError and InputError for what was not planned."""
     for name, x in given.items():
-        if name not in EXTRA:
+        if name not in OPERANDS:
             raise TypeError(f"{plan}() got an unexpected keyword argument {name!r}")
         if x is not None and name not in planned:
-            raise InputError(name, f"given to {plan}", f"no {name}", f"make a plan with {name}=")
+            remedy = "make a plan with c= and beta=" if name == "c" else f"make a plan with {name}="
+            raise InputError(name, f"given to {plan}", f"no {name}", remedy)
     return {name: given[name] for name in planned if given.get(name) is not None}
 
 
@@ -179,7 +176,7 @@ def _learning_plan(
     arrays, problem, shape, prepared = call.arrays, call.problem, call.out_shape, kernel.run
     alpha, beta, find = request.alpha, request.beta, cache.find
     fast = again = None
-    if problem.device.kind != "cpu" and not call.packed and not problem.demands:
+    if problem.device.kind != "cpu" and not call.packed:
         # The settings no longer matter: bool() is always the same, and no Python function.
         fast = arrays.fast_path(bool, alpha, beta)
         again = fast and (fast.planned or fast.call)
@@ -218,7 +215,7 @@ def _short_plan(
 ) -> Execute:  # fmt: skip
     """A plan that checks no more than it must before handing over to a self-checking matmul."""
     run = direct
-    kind = replace(call, a=None, b=None, c=None, bias=None, out=None, extra={})  # the plan keeps no examples
+    kind = replace(call, a=None, b=None, out=None, operands={})  # the plan keeps no examples
     a_shape, a_dtype, b_shape, b_dtype = call.a.shape, call.a.dtype, call.b.shape, call.b.dtype
     b_ndim, out_dtype, array = call.b.ndim, call.problem.out.dtype, np.ndarray
     out_strides = _out_strides(call)  # of others it must be seen whether elements share memory
@@ -302,8 +299,11 @@ def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], la
     given = call.problem
     names = {"m": "m", "n": "n", "k": "k", "batch": "batch", "packed_by": "b"}
     differing = [name for field, name in names.items() if getattr(given, field) != getattr(planned, field)]
-    for name in ("a", "b", "out", "c", "bias", *{**planned.demands, **given.demands}):
-        before, after = (_compared(getattr(x, name), layout_free) for x in (planned, given))
+    for name in ("a", "b", "out", *{**planned.operands, **given.operands}):
+        before, after = (
+            _compared(x.operands.get(name) if name in OPERANDS else getattr(x, name), layout_free)
+            for x in (planned, given)
+        )
         if isinstance(before, Operand) and isinstance(after, Operand):
             after = replace(after, alignment=min(before.alignment, after.alignment))  # better than planned will do
         differing += [name] if before != after else []
@@ -320,8 +320,10 @@ def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], la
 
 def _compared(x: object, layout_free: bool) -> object:
     """What must be equal of an operand. (Not its dtype itself: numpy.dtype("float64") == None.)"""
-    if isinstance(x, (Bias, Scale)) and layout_free:
+    if isinstance(x, Bias) and layout_free:
         return replace(x, stride=1)
+    if isinstance(x, Scale) and layout_free:
+        return x.form
     if isinstance(x, Operand):
         return x.dtype.name if layout_free else replace(x, layout=x.layout.essential)
     return x

@@ -56,7 +56,8 @@ class Product:
         m, n, k = self.problem.m, self.problem.n, self.problem.k
         samples = _SAMPLES if m * n + m * k + n * k > _CHECK_WHOLE else None
         found = self.arrays.to_host(result)
-        return spot_check(self.a_host[:rows], self.b_host, found, precision=self.problem.precision, samples=samples)
+        precision: Any = self.problem.precision
+        return spot_check(self.a_host[:rows], self.b_host, found, precision=precision, samples=samples)
 
 
 @dataclass(frozen=True)

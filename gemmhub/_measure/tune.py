@@ -17,7 +17,8 @@ from gemmhub._base.guard import guarded
 from gemmhub._base.timing import Clock, Timing, interleave, rotation
 from gemmhub._call import bind, describe
 from gemmhub._call.options import Request
-from gemmhub._check.compare import check_result, on_host
+from gemmhub._check.compare import check_result
+from gemmhub._check.product import on_host
 from gemmhub._choice import decide, registry
 from gemmhub._choice.decide import Able
 from gemmhub.backend import Imported
@@ -94,6 +95,7 @@ def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
     if asked.settings.forced:
         able = [x for x in able if x.entry.name == asked.settings.backend[0]]
     arrays, clock, load = call.arrays, call.arrays.clock(), processors.load()
+    asked = describe.beside(arrays, asked)
     with arrays.on(asked.stream):
         trial = _Trial(call, asked, a, b, clock.cache_bytes)
         rows: list[Tuned] = []
@@ -198,7 +200,7 @@ class _Trial:
     def __init__(self, call: describe.Call, asked: Request, a: Any, b: Any, cache_bytes: float) -> None:
         self._call, self._asked = call, asked
         self._sets = _sets(call, a, b, cache_bytes)
-        self._hosted = on_host(call)
+        self._hosted = on_host(call, asked)
         arrays = call.arrays
         native = arrays.empty(call.out_shape, call.problem.out.dtype) if call.out is None else arrays.twin(call.out)
         self._target = arrays.wrap(native, (a, b))

@@ -11,7 +11,7 @@ from gemmhub.capability import Absent, Ready
 from gemmhub.kit import locks
 
 M = TypeVar("M")
-NOTHING_TO_DO = Kernel(lambda a, b, out, c, bias, alpha, beta, stream: None, "nothing to do")
+NOTHING_TO_DO = Kernel(lambda a, b, out, alpha, beta, stream, **operands: None, "nothing to do")
 """The kernel for a result without elements."""
 
 

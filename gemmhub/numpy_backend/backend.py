@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from gemmhub.capability import CPU, Copy, Ready, Refusal
 from gemmhub.dtypes import DType, holds, name_of
 from gemmhub.kit.floats import DefaultMode
 from gemmhub.layout import MatrixLayout
-from gemmhub.numpy_backend.activations import IN_PLACE
-from gemmhub.numpy_backend.blocked import BlockedGemm, CopyTo, finish, work_dtypes
+from gemmhub.numpy_backend.blocked import BlockedGemm, by_block, work_dtypes
+from gemmhub.numpy_backend.ending import CopyTo, Ending, combine, terms_of
 from gemmhub.numpy_backend.probe import probe, sgemm_rate
 from gemmhub.numpy_backend.scratch import unleased
-from gemmhub.numpy_backend.small import with_epilogue
-from gemmhub.problem import GemmProblem, Operand
+from gemmhub.numpy_backend.small import READ, with_epilogue
+from gemmhub.operands import OPERANDS
+from gemmhub.problem import GemmProblem, Operand, Scale
 
 _SPEED = {"float32": 1.0, "float64": 0.5, "complex64": 1.0, "complex128": 0.5}
 """Flop rate relative to SGEMM, by the dtype that the BLAS computes in (a complex flop counts as four real ones)."""
@@ -41,8 +42,12 @@ class NumpyBackend(Backend):
     name = "numpy"
     layout_sensitive = False
     by_bucket = True
-    takes = frozenset({"scale_a", "scale_b"})
-    activations = frozenset(IN_PLACE)
+    takes: ClassVar[Mapping[str, frozenset[str] | None]] = dict.fromkeys(
+        (
+            *(name for name, row in OPERANDS.items() if row.role == "term"), "scale_a", "scale_b", "scale_out",
+            "pre_activation", "amax", "activation", "precision",
+        )
+    )  # fmt: skip
 
     def probe(self) -> Ready:
         return probe()
@@ -50,13 +55,6 @@ class NumpyBackend(Backend):
     def offer(self, problem: GemmProblem) -> Offer | Refusal:
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
-        if problem.activation is not None and problem.activation not in IN_PLACE:
-            return Refusal(
-                f"NumPy has no activation {problem.activation}",
-                "apply it to the product",
-                any_layout=True,
-                any_size=True,
-            )
         exact = "exact" if problem.compute_dtype.kind in "biu" else None  # a sum modulo 2**n has no order
         candidate = Candidate(seconds=self.seconds(problem), copies=_copies(problem), order=exact)
         return Offer((candidate,), lambda name: _remark(problem), any_size=True)
@@ -83,7 +81,8 @@ class NumpyBackend(Backend):
         if problem.plain and _is_native(problem):
             return _native_kernel(problem)
         kernel = blocked_kernel(problem, workspace_limit)
-        if _is_native(problem) and not (problem.deterministic or problem.packed_by or problem.demands):
+        blocks = problem.deterministic or problem.packed_by or _has_blocks(problem)
+        if _is_native(problem) and not blocks and problem.operands.keys() <= READ:
             return replace(kernel, direct_epilogue=with_epilogue(problem, _SMALL))
         return kernel
 
@@ -148,6 +147,11 @@ def _is_new(x: Operand) -> bool:
     return x.layout.essential == new.essential
 
 
+def _has_blocks(problem: GemmProblem) -> bool:
+    """Whether blocks of k or of columns have scales of their own."""
+    return by_block(problem) or any(isinstance(x, Scale) and x.axis == "n blocks" for x in problem.operands.values())
+
+
 def _is_native(problem: GemmProblem) -> bool:
     """Whether NumPy's BLAS takes the operands without conversion and returns the result dtype."""
     dtypes = {problem.a.dtype, problem.b.dtype, problem.out.dtype}
@@ -160,17 +164,14 @@ def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np
     # Only a dense out can be folded as well, and the blocks of a folded batch are different.
     folds = _shares_b(problem) and not (problem.deterministic or problem.per_row)
 
-    def run(
-        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any,
-        **scales: Array,
-    ) -> None:  # fmt: skip
+    def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any, **operands: Array) -> None:
         if folds and b.ndim == 2:
-            *batch, m, n = out.shape
-            if all(_is_stack(x, batch) for x in (a, out, c)):
-                rows = prod(batch) * m
-                a, out = a.reshape(rows, a.shape[-1]), out.reshape(rows, n)
-                c = None if c is None else c.reshape(rows, n)
-        gemm(a, b, out, c, bias, alpha, beta, **scales)
+            *batch, m, _ = out.shape
+            matrices = {name: operands[name] for name in problem.matrices}
+            if all(_is_stack(x, batch) for x in (a, out, *matrices.values())):
+                a, out, *others = (x.reshape(prod(batch) * m, x.shape[-1]) for x in (a, out, *matrices.values()))
+                operands |= zip(matrices, others)
+        gemm(a, b, out, alpha, beta, **operands)
 
     blocks = gemm.blocks
     description = (
@@ -185,9 +186,9 @@ def _shares_b(problem: GemmProblem) -> bool:
     return bool(problem.batch) and not any(problem.b.layout.batch_strides)
 
 
-def _is_stack(x: Array | None, batch: Sequence[int]) -> bool:
-    """Whether a reshape turns the whole batch into one matrix. (A single matrix for all of it qualifies, too.)"""
-    return x is None or (x.shape[:-2] == tuple(batch) and bool(x.flags.c_contiguous))
+def _is_stack(x: Array, batch: Sequence[int]) -> bool:
+    """Whether a reshape turns the whole batch into one matrix."""
+    return x.shape[:-2] == tuple(batch) and bool(x.flags.c_contiguous)
 
 
 def _native_kernel(problem: GemmProblem) -> Kernel:
@@ -197,9 +198,7 @@ def _native_kernel(problem: GemmProblem) -> Kernel:
     if problem.deterministic:
         multiply = _as_without_out(multiply)
 
-    def run(
-        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-    ) -> None:
+    def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any) -> None:
         multiply(a, b, out)
 
     folded = _shares_b(problem) and _worth_folding(problem.batch_count, problem.m * problem.n * problem.k)
@@ -253,18 +252,14 @@ def _loop_kernel(problem: GemmProblem) -> Kernel:
     """Wide integers and bool: NumPy's own loops, modulo the width of the accumulator."""
     compute: DType = problem.compute_dtype
 
-    def run(
-        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-    ) -> None:
+    def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any, **operands: Array) -> None:
         if problem.plain and out.dtype == compute:
             np.matmul(a, b, out=out, dtype=compute, casting="unsafe")
             return
-        tile = np.matmul(a, b, dtype=compute, casting="unsafe")
-        vector = bias
-        if bias is not None:
-            bias = bias.astype(compute, copy=False)
-            vector = bias if problem.bias is None or problem.bias.axis == "n" else bias[:, np.newaxis]
-        finish(unleased(), tile, c, vector, alpha, beta, problem.activation)
-        np.copyto(out, tile, casting="unsafe")
+        tile, lease = np.matmul(a, b, dtype=compute, casting="unsafe"), unleased()
+        combine(lease, tile, alpha, terms_of(problem, operands, beta, compute))
+        if "pre_activation" in operands:
+            np.copyto(operands["pre_activation"], tile, casting="unsafe")
+        Ending(problem.activation, np.copyto, operands).write(tile, out)
 
     return Kernel(run, f"numpy.matmul's loops in {compute.name}", any_size=True)

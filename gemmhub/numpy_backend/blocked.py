@@ -10,7 +10,7 @@ operands would double or quadruple memory; blocks bound it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -21,14 +21,17 @@ import numpy as np
 from gemmhub._base.evicting import keep
 from gemmhub.buckets import end
 from gemmhub.dtypes import DType, info
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.kit.floats import DefaultMode
-from gemmhub.numpy_backend.activations import IN_PLACE, activate
+from gemmhub.numpy_backend.ending import CopyTo, Ending, Terms, combine, terms_of
+from gemmhub.numpy_backend.factors import NO_SCALES, Scales
 from gemmhub.numpy_backend.scratch import Lease, scratch
+from gemmhub.operands import BLOCK, OPERANDS, Scale
 from gemmhub.problem import GemmProblem
 
 Array = Any
-CopyTo = Callable[..., None]
-"""``copy(target, source)`` with conversion: numpy.copyto, or one that splits the work over threads."""
+Cut = tuple[slice, slice]
+"""Columns of a tile, and the columns of the product that they are."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Blocking:
     """Number of matrices of the innermost batch dimension in a block."""
     rows: int
     cols: int
+    """Columns of the product in a block; a gated activation makes half as many of the result."""
     depth: int
     """Length of a block of K that is multiplied at once."""
     panel: int
@@ -76,6 +80,16 @@ def _integers(a: DType, b: DType, out: DType) -> tuple[DType, DType, int] | None
     return work, np.dtype(np.int64 if wide else np.int32), exact_depth(a, b, work)
 
 
+def _epilogue_dtype(problem: GemmProblem, accumulator: DType) -> DType:
+    """Integers wrap to the width of the result before the epilogue, floats are rounded after it."""
+    return problem.out.dtype if accumulator.kind == "i" else accumulator
+
+
+def by_block(problem: GemmProblem) -> bool:
+    """Whether the products of each block of k have scales of their own."""
+    return any(isinstance(x, Scale) and x.depth for x in problem.operands.values())
+
+
 _MOST = 256
 """The most buckets of sizes whose blocks a product keeps."""
 _SLACK = 1024
@@ -90,19 +104,20 @@ def blocking(problem: GemmProblem, limit: int, sizes: tuple[int, int, int, int] 
     kinds = work_dtypes(problem)
     assert kinds is not None
     work, accumulator, exact = kinds
+    if by_block(problem):
+        accumulator, exact = _epilogue_dtype(problem, accumulator), BLOCK
     m, n, k, innermost = sizes or (problem.m, problem.n, problem.k, problem.batch[-1] if problem.batch else 1)
     m, n, k = max(1, m), max(1, n), max(1, k)
-    exact = k if accumulator.kind != "i" else exact
-    integers = accumulator.kind == "i"
-    size = max(work.itemsize, accumulator.itemsize, problem.out.dtype.itemsize if integers else 0)
+    epilogue = _epilogue_dtype(problem, accumulator)
+    size = max(work.itemsize, accumulator.itemsize, epilogue.itemsize)
     budget = max((limit - _SLACK) // size, 3 * 64 * 64)
-    # Tiles that exist at the same time: during the product (the sum, a partial sum, that as an integer), and after it,
-    # when the converted blocks are no longer needed (the sum, in the dtype of the epilogue, an addend).
-    activating = IN_PLACE[problem.activation].blocks if problem.activation in IN_PLACE else 0
-    finishing = 1 + integers + max(problem.c is not None, activating)
+    # Tiles that exist at the same time: during the product (the sum, a partial sum, that in the dtype of the sum), and
+    # after it, when the converted blocks are no longer needed (the sum, in the dtype of the epilogue, an addend).
+    converts = work != accumulator
+    finishing = 1 + (accumulator != epilogue) + any(OPERANDS[name].role == "term" for name in problem.matrices)
 
     def needed(rows: int, cols: int) -> int:
-        multiplying = 3 if integers else 1 + (depth < k)
+        multiplying = 3 if converts else 1 + (depth < k)
         return rows * depth + panel * cols + max(multiplying, finishing) * rows * cols
 
     stacks, rows, cols, depth, panel = 1, m, n, min(k, exact), k
@@ -161,14 +176,15 @@ class BlockedGemm:
         """``problem`` with any sizes; ``limit`` bounds scratch memory in bytes, ``copy`` converts blocks."""
         self.problem = problem
         self._limit, self._copy = limit, copy
+        self._ending = Ending(problem.activation, copy, {})
+        """That of calls without other operands, which change nothing in it."""
         self._known: OrderedDict[tuple[int, int, int, int], Blocking] = OrderedDict()
         self._last: tuple[tuple[int, ...], Blocking | None] = (), None
         self.blocks = self._blocking(problem.m, problem.n, problem.k, problem.batch[-1] if problem.batch else 1)
         """The blocks of the sizes of ``problem``."""
-        work, accumulator = self.blocks.work, self.blocks.accumulator
-        # Integers wrap to the width of the result before the epilogue, floats are rounded after it.
-        self._finish_dtype = problem.out.dtype if accumulator.kind == "i" else accumulator
-        self._adds_directly = work == accumulator
+        self._epilogue = _epilogue_dtype(problem, self.blocks.accumulator)
+        self._adds_directly = self.blocks.work == self.blocks.accumulator
+        self._gate = None if problem.activation is None else EPILOGUES[problem.activation].gate
 
     def _blocking(self, m: int, n: int, k: int, innermost: int) -> Blocking:
         given, last = (m, n, k, innermost), self._last
@@ -182,32 +198,38 @@ class BlockedGemm:
         self._last = given, found
         return found
 
-    def __call__(
-        self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
-        scale_a: Array | None = None, scale_b: Array | None = None,
-    ) -> None:  # fmt: skip
+    def __call__(self, a: Array, b: Array, out: Array, alpha: Any, beta: Any, **operands: Array) -> None:
         """Compute the whole problem, block by block. ``b`` may already be in the work dtype (packed)."""
         quiet = np.errstate(over="ignore", invalid="ignore", under="ignore")
-        *batch, m, n = out.shape
+        *batch, m, _ = out.shape
+        n = b.shape[-1]
         blocks = self._blocking(m, n, a.shape[-1], batch[-1] if batch else 1)
         with DefaultMode(), quiet, scratch.lease(blocks.scratch_bytes) as lease:
-            if bias is not None:
-                bias = bias.astype(self._finish_dtype, copy=False)
-            scales = self._scales(scale_a, scale_b)
+            terms = terms_of(self.problem, operands, beta, self._epilogue) if operands else []
+            scales, pre = (operands.get("scale_a"), operands.get("scale_b")), operands.get("pre_activation")
+            ending = Ending(self.problem.activation, self._copy, operands) if operands else self._ending
+            scaled = any(x is not None for x in scales)
             for lead, stack in _stacks(batch, blocks.stacks):
                 lease.used = 0
-                left, right, result = (_part(x, len(batch), lead, stack) for x in (a, b, out))
-                addend = None if c is None else _part(c, len(batch), lead, stack)
-                self._stack(lease, blocks, left, right, result, addend, bias, alpha, beta, scales)
 
-    def _scales(self, scale_a: Array | None, scale_b: Array | None) -> list[tuple[Array, str | None]]:
-        """The factors as rows and columns, and the axis of the result that each has an element for."""
-        found: list[tuple[Array, str | None]] = []
-        if scale_a is not None and self.problem.scale_a is not None:
-            found.append((scale_a[:, np.newaxis], self.problem.scale_a.axis))
-        if scale_b is not None and self.problem.scale_b is not None:
-            found.append((scale_b[np.newaxis], self.problem.scale_b.axis))
-        return found
+                def part(x: Array, lead: tuple[int, ...] = lead, stack: slice = stack) -> Array:
+                    return None if x is None else _part(x, len(batch), lead, stack)
+
+                self._stack(
+                    lease, blocks, part(a), part(b), part(out), alpha, [(factor, part(x)) for factor, x in terms],
+                    Scales(part(scales[0]), part(scales[1]), n) if scaled else NO_SCALES, part(pre), ending,
+                )  # fmt: skip
+            ending.close()
+
+    def _cuts(self, first: int, last: int, n: int) -> list[Cut]:
+        """Where the columns ``first`` to ``last`` of the result come from, of ``n`` columns of the product."""
+        count = last - first
+        if self._gate == "halves":
+            return [
+                (slice(0, count), slice(first, last)), (slice(count, 2 * count), slice(n // 2 + first, n // 2 + last))
+            ]  # fmt: skip
+        each = 1 if self._gate is None else 2
+        return [(slice(0, each * count), slice(each * first, each * last))]
 
     def _convert(self, lease: Lease, x: Array, dtype: DType) -> Array:
         if x.dtype == dtype:
@@ -217,37 +239,41 @@ class BlockedGemm:
         return block
 
     def _stack(
-        self, lease: Lease, blocks: Blocking, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None,
-        alpha: Any, beta: Any, scales: list[tuple[Array, str | None]],
+        self, lease: Lease, blocks: Blocking, a: Array, b: Array, out: Array, alpha: Any, terms: Terms, scales: Scales,
+        pre: Array | None, ending: Ending,
     ) -> None:  # fmt: skip
-        problem, (m, n), k = self.problem, out.shape[-2:], a.shape[-1]
+        (m, width), (k, n) = out.shape[-2:], b.shape[-2:]
+        step = blocks.cols if self._gate is None else blocks.cols // 2
         start = lease.used
-        for col in range(0, n, blocks.cols):
-            cols = slice(col, min(col + blocks.cols, n))
+        for col in range(0, width, step):
+            last = min(col + step, width)
+            cuts = self._cuts(col, last, n)
             lease.used = start
-            panel = b[..., cols]
+            panels = [b[..., columns] for _, columns in cuts]
             if blocks.panel >= k:
-                panel = self._convert(lease, panel, blocks.work)
+                panels = [self._convert(lease, panel, blocks.work) for panel in panels]
             inner = lease.used
             for row in range(0, m, blocks.rows):
                 rows = slice(row, min(row + blocks.rows, m))
                 lease.used = inner
-                target = out[..., rows, cols]
-                product = self._product(lease, blocks, a[..., rows, :], panel, target.shape)
-                tile = self._convert(lease, product, self._finish_dtype)
-                vector = None
-                if bias is not None and problem.bias is not None:
-                    vector = bias[cols] if problem.bias.axis == "n" else bias[rows, np.newaxis]
-                addend = None if c is None else c[..., rows, cols]
-                if scales:
-                    here = {"m": (rows,), "n": (slice(None), cols), None: ()}
-                    for factors, axis in scales:
-                        np.multiply(tile, factors[here[axis]], out=tile)
-                finish(lease, tile, addend, vector, alpha, beta, problem.activation)
-                self._copy(target, tile, casting="unsafe")
+                target = out[..., rows, col:last]
+                shape = (*target.shape[:-1], cuts[-1][0].stop)
+                product = self._product(lease, blocks, a[..., rows, :], panels, shape, rows, cuts, scales)
+                tile = self._convert(lease, product, self._epilogue)
+                for at, columns in cuts:
+                    view = tile[..., at]
+                    for factors in scales.whole:
+                        np.multiply(view, factors(rows, columns, 0), out=view)
+                    combine(lease, view, alpha, [(factor, _within(x, rows, columns)) for factor, x in terms])
+                    if pre is not None:
+                        self._copy(pre[..., rows, columns], view, casting="unsafe")
+                ending.write(tile, target)
 
-    def _product(self, lease: Lease, blocks: Blocking, a: Array, b: Array, shape: tuple[int, ...]) -> Array:
-        """One tile of a @ b in the accumulator dtype, over all of K."""
+    def _product(
+        self, lease: Lease, blocks: Blocking, a: Array, panels: Sequence[Array], shape: tuple[int, ...], rows: slice,
+        cuts: Sequence[Cut], scales: Scales,
+    ) -> Array:  # fmt: skip
+        """One tile of a @ b in the accumulator dtype, over all of K; ``panels`` are b's columns of each cut."""
         k = a.shape[-1]
         tile = lease.take(shape, blocks.accumulator)
         after = lease.used
@@ -255,7 +281,7 @@ class BlockedGemm:
             tile[...] = 0
             return tile
         partial = tile if self._adds_directly else lease.take(shape, blocks.work)
-        whole = None if self._adds_directly else lease.take(shape, blocks.accumulator)
+        converted = None if self._adds_directly else lease.take(shape, blocks.accumulator)
         mark = lease.used
         for start in range(0, k, blocks.depth):
             span = slice(start, min(start + blocks.depth, k))
@@ -263,42 +289,24 @@ class BlockedGemm:
             if start and self._adds_directly:
                 partial = lease.take(shape, blocks.work)
             left = self._convert(lease, a[..., span], blocks.work)
-            right = self._convert(lease, b[..., span, :], blocks.work)
-            np.matmul(left, right, out=partial)
-            if whole is None:
-                if start:
-                    np.add(tile, partial, out=tile)
-            elif start == 0:
-                self._copy(tile, partial, casting="unsafe")
-            else:
-                self._copy(whole, partial, casting="unsafe")
-                np.add(tile, whole, out=tile)
+            for (at, _), panel in zip(cuts, panels):
+                right = self._convert(lease, panel[..., span, :], blocks.work)
+                np.matmul(left, right, out=partial[..., at])
+            part = partial
+            if converted is not None:
+                part = converted if start else tile
+                self._copy(part, partial, casting="unsafe")
+            for factors in scales.parts:
+                for at, columns in cuts:
+                    view = part[..., at]
+                    np.multiply(view, factors(rows, columns, start // BLOCK), out=view)
+            if start:
+                np.add(tile, part, out=tile)
         lease.used = after
         return tile
 
 
-def finish(
-    lease: Lease, tile: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, activation: str | None
-) -> None:
-    """``tile = activation(alpha * tile + beta * c + bias)`` in place, in the tile's dtype."""
-    if alpha == 0:
-        tile[...] = 0  # not 0 * tile: NaN must not propagate
-    elif alpha != 1:
-        np.multiply(tile, _scalar(alpha, tile.dtype), out=tile)
-    mark = lease.used
-    if c is not None:
-        addend = lease.take(tile.shape, tile.dtype)
-        np.copyto(addend, c, casting="unsafe")
-        if beta != 1:
-            np.multiply(addend, _scalar(beta, tile.dtype), out=addend)
-        np.add(tile, addend, out=tile)
-        lease.used = mark
-    if bias is not None:
-        np.add(tile, bias, out=tile)
-    if activation is not None:
-        activate(activation, lease, tile)
-
-
-def _scalar(value: Any, dtype: DType) -> Any:
-    """``value`` in ``dtype``; integers wrap, as they do everywhere in an integer product."""
-    return np.asarray(value).astype(dtype)[()]
+def _within(x: Array, rows: slice, columns: slice) -> Array:
+    """The part of an addend that is added to these rows and columns."""
+    x = x[..., rows, :] if x.shape[-2] > 1 else x
+    return x[..., columns] if x.shape[-1] > 1 else x

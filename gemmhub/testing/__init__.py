@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gemmhub.testing.cases import Case, draw, matrix
+from gemmhub.testing.case import Case, taken
+from gemmhub.testing.cases import draw, matrix
 from gemmhub.testing.check import Outcome, check
-from gemmhub.testing.operands import Memory, Unrepresentable
+from gemmhub.testing.memory import Memory, Unrepresentable
 
 if TYPE_CHECKING:
     from gemmhub.testing.suite import ConformanceSuite
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Case", "ConformanceSuite", "Memory", "Outcome", "TorchMemory", "Unrepresentable", "check", "draw", "matrix",
+    "taken",
 ]  # fmt: skip
 
 

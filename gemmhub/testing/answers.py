@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from gemmhub.backend import Backend, Offer, answer
 from gemmhub.capability import Refusal
+from gemmhub.operands import OPERANDS
 from gemmhub.problem import GemmProblem
 from gemmhub.testing.operands import dense
 
@@ -21,10 +22,10 @@ def require(condition: bool, message: str) -> None:
         raise AssertionError(message)
 
 
-def call(what: str, function: Callable[..., T], *arguments: Any) -> T:
-    """``function(*arguments)``; an exception is a failure of the backend."""
+def call(what: str, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """``function(*arguments, **named)``; an exception is a failure of the backend."""
     try:
-        return function(*arguments)
+        return function(*arguments, **named)
     except Exception as error:
         raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from error
 
@@ -72,7 +73,7 @@ def _check_candidates(offer: Offer, problem: GemmProblem) -> None:
             right = isinstance(seconds, (int, float)) and math.isfinite(seconds) and (seconds > 0 or problem.empty)
             require(right and seconds >= 0, f"{label} takes {seconds!r}, not None or finite positive seconds")
         for copy in candidate.copies:
-            right = copy.operand in ("a", "b", "c", "bias", "out") and copy.nbytes >= 0
+            right = copy.operand in ("a", "b", "out", *OPERANDS) and copy.nbytes >= 0
             require(right, f"{label} has the copy {copy!r}")
         require(candidate.order != "", f"{label} has an order without a name")
         remark = call(f"remark({candidate.name!r})", offer.remark, candidate.name)

@@ -1,144 +1,33 @@
-"""The test problems of the conformance kit, as data.
+"""The test problems of the conformance kit.
 
-A :class:`Case` describes one problem completely: sizes, dtypes, memory layouts of the operands, the
-epilogue, the kind of data and its seed. :func:`matrix` is the fixed set that every backend runs, and
-:func:`draw` makes random ones. The full cross product of the axes would be billions of cases; the matrix has
-each value of each axis alone (for backends that accept few) and each value together with the important
+A :class:`~gemmhub.testing.case.Case` describes one problem completely. :func:`matrix` is the fixed set that every
+backend runs, and :func:`draw` makes random ones. The full cross product of the axes would be billions of cases; the
+matrix has each value of each axis alone (for backends that accept few) and each value together with the important
 values of every other axis (a covering array, built greedily as in AETG: Cohen, Dalal, Fredman, Patton, IEEE
 Trans. Software Eng. 23, 1997).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from gemmhub import dtypes
-from gemmhub.errors import DTypeError
-from gemmhub.testing.axes import AXES, MAIN_DTYPES, SHAPES, Values
-
-
-@dataclass(frozen=True)
-class Case:
-    """One test problem. Every field has a plain default, so ``Case(m=3, n=4, k=5)`` is a float32 product."""
-
-    m: int
-    n: int
-    k: int
-    a_dtype: str = "float32"
-    b_dtype: str = "float32"
-    out_dtype: str = "float32"
-    a: str = "row"
-    """Layout of a; :func:`gemmhub.testing.operands.strides` lists the names."""
-    b: str = "row"
-    out: str = "row"
-    batch: tuple[int, ...] = ()
-    a_batch: str = "full"
-    """Batch of a: "full", or a kind of broadcasting: "stride0", "one" (dimensions of size 1), "missing", "outer" (the
-    outermost dimension is missing)."""
-    b_batch: str = "full"
-    alpha: complex = 1
-    beta: complex = 0
-    c: str | None = None
-    """Layout of c: None for no addend, a layout, "out" (the addend is the result's own memory), "shared" (no batch
-    dimensions) or "rows0" (all rows are the same memory)."""
-    c_dtype: str | None = None
-    """Dtype of c; None for that of the result."""
-    bias: str | None = None
-    """Axis of the bias, "m" or "n"; None for no bias."""
-    bias_stride: int = 1
-    bias_offset: int = 0
-    """Further offset of the bias in elements: its alignment is not part of a problem."""
-    bias_dtype: str | None = None
-    scale_a: str | None = None
-    """None, "one" (a single factor) or "each" (one for each row of a; of ``scale_b``: for each column of b)."""
-    scale_b: str | None = None
-    scale_stride: int = 1
-    activation: str | None = None
-    precision: str = "ieee"
-    deterministic: bool = False
-    offset: int = 0
-    """Offset of each operand, in elements, from an address that is a multiple of 256."""
-    data: str = "normal"
-    """Kind of values; :func:`gemmhub.testing.operands.draw_values` explains each."""
-    poison: str = "nan"
-    """Content of the result before the call: "nan" or "garbage"."""
-    packed: bool = False
-    """Whether b is packed by :meth:`~gemmhub.backend.Backend.pack`."""
-    threads: int = 1
-    """Number of threads that call the kernel at once, each with its own operands."""
-    every_candidate: bool = False
-    """Whether all candidates are run, not only the first."""
-    seed: int = 0
-
-    def __repr__(self) -> str:
-        """The expression that creates this case, without default values."""
-        given = [f for f in fields(self) if f.name in ("m", "n", "k") or getattr(self, f.name) != f.default]
-        return f"Case({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
-
-    def __str__(self) -> str:
-        """A short name: the differences from a plain product."""
-        plain = ("m", "n", "k", "a_dtype", "b_dtype", "out_dtype", "seed")
-        words = [f"{self.m}x{self.n}x{self.k}", f"{self.a_dtype},{self.b_dtype}->{self.out_dtype}"]
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name not in plain and value != f.default:
-                words.append(f"{f.name}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
-        return " ".join(words).replace(" ", "-")
-
-    @property
-    def compute_dtype(self) -> dtypes.DType:
-        a, b, out = (dtypes.as_dtype(x) for x in (self.a_dtype, self.b_dtype, self.out_dtype))
-        return dtypes.scaled_dtype(dtypes.compute_dtype(a, b, out), out, self.alpha, self.beta)
-
-
-def possible(values: Values) -> bool:
-    """Whether gemmhub ever makes this call, by the rules of its table of dtypes and of its options.
-
-    ``values`` are fields of a case; missing ones are assumed to fit.
-    """
-    if "out_dtype" not in values:
-        return any(possible({**values, **choice}) for choice in AXES["dtypes"].values)
-    a, b, out = (dtypes.as_dtype(values[x]) for x in ("a_dtype", "b_dtype", "out_dtype"))
-    try:
-        dtypes.output_dtype(a, b, out)
-    except DTypeError:
-        return False
-    compute = dtypes.compute_dtype(a, b, out)
-    kind = dtypes.info(out).kind
-    operands = [dtypes.info(a), dtypes.info(b)]
-    scalars = [values.get("alpha", 1), values.get("beta", 0)]
-    if kind == "bool" and (values.get("c") or values.get("bias") or scalars[0] != 1):
-        return False
-    if kind in ("int", "uint") and any(x != int(x.real) or (kind == "uint" and x.real < 0) for x in scalars):
-        return False
-    if kind != "complex" and any(isinstance(x, complex) for x in scalars):
-        return False
-    if kind != "float" and (values.get("scale_a") or values.get("scale_b")):
-        return False
-    activation = values.get("activation")
-    if activation and (kind in ("complex", "bool") or (activation != "relu" and kind in ("int", "uint"))):
-        return False
-    single = compute.name in ("float32", "complex64")
-    if values.get("precision", "ieee") != "ieee" and not (
-        single and any(x.inexact and x.itemsize > 2 for x in operands)
-    ):
-        return False
-    data = values.get("data", "normal")
-    if data == "nonfinite" and scalars[0] == 0:
-        return False  # edges() has these cases
-    return data == "normal" or any(x.inexact for x in operands)
+from gemmhub import dtypes, epilogues
+from gemmhub.operands import OPERANDS
+from gemmhub.testing.axes import DTYPES, MAIN_DTYPES, SHAPES, Values, axes
+from gemmhub.testing.case import Case, lacking, possible
+from gemmhub.testing.forms import forms
 
 
 def _plain() -> Values:
     """The default values of all axes."""
     plain: Values = {}
-    for axis in AXES.values():
+    for axis in axes().values():
         plain.update(axis.values[0])
     return plain
 
@@ -146,7 +35,7 @@ def _plain() -> Values:
 def _alone() -> Iterator[Values]:
     """Each value of each axis with every other axis at its default, and the special runs."""
     plain = _plain()
-    for values in AXES["dtypes"].values:
+    for values in DTYPES:
         yield {**plain, **values, "m": 17, "n": 24, "k": 40}
         # Sums that cancel reveal an accumulator narrower than promised.
         yield {**plain, **values, "m": 16, "n": 32, "k": 128, "data": "cancelling", "b": "col"}
@@ -154,12 +43,13 @@ def _alone() -> Iterator[Values]:
         # Every shape in the two most common dtypes, half of them in each of the others.
         for m, n, k in SHAPES if index < 2 else SHAPES[index % 2 :: 2]:
             yield {**plain, **main, "m": m, "n": n, "k": k}
-        for name, axis in AXES.items():
+        for name, axis in axes().items():
             if name not in ("dtypes", "shape"):
                 for values in axis.values[1:]:
                     yield {**plain, **main, "m": 32, "n": 64, "k": 48, **values}
-        for activation, data in (("relu", "nonfinite"), ("gelu", "nonfinite"), ("gelu", "wide"), ("silu", "wide")):
-            yield {**plain, **main, "m": 32, "n": 32, "k": 32, "activation": activation, "data": data}
+        for activation in epilogues.EPILOGUES:
+            for data in ("nonfinite", "wide"):
+                yield {**plain, **main, "m": 32, "n": 32, "k": 32, "activation": activation, "data": data}
         for a in ("row", "col"):
             for b in ("row", "col"):
                 layouts = {**plain, **main, "a": a, "b": b, "m": 32, "n": 48, "k": 64}
@@ -218,50 +108,71 @@ def _edges() -> Iterator[Values]:
 
 def _covering() -> Iterator[Values]:
     """Yield cases until each value of each axis is combined with the important values of every other axis."""
-    choices = [(name, i) for name, axis in AXES.items() for i in range(len(axis.values))]
-    main = {(name, i) for name, axis in AXES.items() for i in range(axis.main)}
+    every = axes()
+
+    def value(choice: tuple[str, int]) -> Values:
+        return every[choice[0]].values[choice[1]]
+
+    choices = [(name, i) for name, axis in every.items() for i in range(len(axis.values))]
+    main = {(name, i) for name, axis in every.items() for i in range(axis.main)}
     wanted: dict[frozenset[tuple[str, int]], None] = {}
     for x, y in combinations(choices, 2):
-        if x[0] != y[0] and (x in main or y in main) and possible({**_value(x), **_value(y)}):
+        if x[0] != y[0] and (x in main or y in main) and possible({**value(x), **value(y)}):
             wanted[frozenset((x, y))] = None
     rng = np.random.default_rng(20240229)
     while wanted:
         chosen: list[tuple[str, int]] = sorted(next(iter(wanted)))
-        values = {**_value(chosen[0]), **_value(chosen[1])}
+        values = {**value(chosen[0]), **value(chosen[1])}
         del wanted[frozenset(chosen)]
-        rest = [name for name in AXES if name not in (chosen[0][0], chosen[1][0])]
+        rest = [name for name in every if name not in (chosen[0][0], chosen[1][0])]
         # The dtypes limit all other values, so they come first.
         rest.sort(key=lambda name: name != "dtypes")
         for name in rest:
-            options = [(name, i) for i in range(len(AXES[name].values))]
-            options = [x for x in options if possible({**values, **_value(x)})]
+            options = [(name, i) for i in range(len(every[name].values))]
+            options = [x for x in options if possible({**values, **value(x)})]
             gains = [sum(frozenset((x, y)) in wanted for y in chosen) for x in options]
             best = [x for x, gain in zip(options, gains) if gain == max(gains)]
             pick = best[int(rng.integers(len(best)))] if max(gains) else options[0]
             for y in chosen:
                 wanted.pop(frozenset((pick, y)), None)
             chosen.append(pick)
-            values.update(_value(pick))
+            values.update(value(pick))
         yield values
 
 
-def _scaled() -> Iterator[Values]:
-    """Scales of operands, alone and with every other part of the epilogue."""
-    square = {**_plain(), "m": 32, "n": 32, "k": 32}  # no shape tells the one axis from the other
-    for kind, result in (
-        ("float32", "float32"), ("float16", "float16"), ("bfloat16", "bfloat16"), ("float64", "float64"),
-        ("float8_e4m3fn", "bfloat16"), ("int8", "float32"), ("int8", "float64"), ("uint8", "float32"),
-    ):  # fmt: skip
-        plain = {**square, "a_dtype": kind, "b_dtype": kind, "out_dtype": result}
-        for scale_a, scale_b in (("one", None), (None, "one"), ("each", None), (None, "each"), ("each", "each")):
-            yield {**plain, "scale_a": scale_a, "scale_b": scale_b}
-        both = {"scale_a": "each", "scale_b": "each"}
-        yield {**plain, **both, "m": 17, "n": 41, "k": 70, "b": "col", "out": "col", "scale_stride": 2}
-        yield {**plain, **both, "batch": (3,), "b_batch": "missing", "m": 5, "packed": True}
+def _with_operands() -> Iterator[Values]:
+    """The other operands of the table: every form alone, and together with every other part of the epilogue."""
+    for index, (kind, result) in enumerate((
+        ("float32", "float32"), ("bfloat16", "bfloat16"), ("float8_e4m3fn", "bfloat16"), ("int8", "float32"),
+        ("float16", "float16"), ("float64", "float64"), ("int8", "float64"), ("uint8", "float32"),
+    )):  # fmt: skip
+        plain = {**_plain(), "a_dtype": kind, "b_dtype": kind, "out_dtype": result}
+        square = {**plain, "m": 32, "n": 32, "k": 32}  # no shape tells the one axis from the other
+        for name in OPERANDS:
+            for form in forms(name) if index < 4 and name not in ("c", "bias") else ():
+                batch = {"batch": (2,)} if form.startswith("batch") else {}
+                yield {**plain, **batch, "m": 17, "n": 290, "k": 300, "operands": {name: form}}
+        for pair in ({"scale_a": "row"}, {"scale_b": "column"}, {"scale_a": "row", "scale_b": "column"}):
+            yield {**square, "operands": pair}
+        both = {"operands": {"scale_a": "row", "scale_b": "column"}}
+        yield {**plain, **both, "m": 17, "n": 41, "k": 70, "b": "col", "out": "col", "operand_stride": 2}
+        yield {**square, **both, "batch": (3,), "b_batch": "missing", "m": 5, "packed": True}
         epilogue = {"alpha": 0.7, "c": "row", "beta": -1.3, "bias": "n", "activation": "gelu"}
-        yield {**plain, **both, **epilogue, "batch": (3,), "b_batch": "missing"}
-        yield {**plain, **both, "alpha": 0, "c": "row", "beta": 1}
+        yield {**square, **both, **epilogue, "batch": (3,), "b_batch": "missing"}
+        yield {**square, **both, "alpha": 0, "c": "row", "beta": 1}
         yield {**plain, **both, "m": 130, "n": 150, "k": 600, "threads": 4, "deterministic": True}
+        blocks = {"scale_a": "1x128", "scale_b": "128x128"}
+        yield {**plain, "m": 40, "n": 256, "k": 256, "operands": blocks, "packed": True}
+        yield {**plain, "m": 1, "n": 385, "k": 257, "operands": blocks, "b": "col", "operand_stride": 3}
+        every = {**blocks, "scale_out": "tensor", "pre_activation": "matrix", "amax": "tensor"}
+        for activation in (None, *epilogues.EPILOGUES):
+            padded = {"m": 9, "n": 140, "k": 130, "out": "row_padded"}
+            for values in (padded, {"m": 32, "n": 32, "k": 32, "out": "col", "wide": True}):
+                yield {**plain, **values, **epilogue, "operands": every, "activation": activation, "bias": "m"}
+        for data in ("nonfinite", "wide", "large"):
+            yield {**square, "operands": {"amax": "tensor", "pre_activation": "matrix"}, "data": data}
+        yield {**square, "operands": every, "activation": "silu", "threads": 4}
+        yield {**square, "operands": every, "batch": (2, 3), "b_batch": "outer", "activation": "relu"}
 
 
 def results(a: str, b: str) -> tuple[str, ...]:
@@ -280,15 +191,11 @@ def _results() -> Iterator[Values]:
                 for packed in (False, True):
                     yield {**plain, **main, "out_dtype": out, **batch, "packed": packed}
         empty = {**plain, **main, "m": 5, "n": 16, "k": 0}
-        for batch in AXES["batch"].values:
+        for batch in axes()["batch"].values:
             yield {**empty, **batch}
             yield {**empty, **batch, "c": "row", "beta": 1, "bias": "n"}
         for batch in batches:
             yield {**empty, **batch, "packed": True}
-
-
-def _value(choice: tuple[str, int]) -> Values:
-    return AXES[choice[0]].values[choice[1]]
 
 
 def _case(values: Values, seed: int) -> Case | None:
@@ -330,9 +237,14 @@ def edges() -> tuple[Case, ...]:
     return tuple(unique.values())
 
 
-@lru_cache(maxsize=1)
 def matrix() -> tuple[Case, ...]:
-    """The fixed test problems, in a fixed order with fixed seeds; a few hundred."""
+    """The fixed test problems, in a fixed order with fixed seeds; about two thousand."""
+    return _matrix(tuple(epilogues.EPILOGUES), tuple(OPERANDS))
+
+
+@lru_cache(maxsize=2)
+def _matrix(names: tuple[str, ...], operands: tuple[str, ...]) -> tuple[Case, ...]:
+    """The cases while these are the tables of epilogues and operands."""
     unique: dict[str, Case] = {}
 
     def add(every: Iterable[Values], seed: int) -> None:
@@ -344,7 +256,7 @@ def matrix() -> tuple[Case, ...]:
     add((*_alone(), *_covering()), 1000)
     for case in edges():
         unique.setdefault(str(case), case)
-    add(_scaled(), 5000)
+    add(_with_operands(), 5000)
     add(_results(), 9000)
     return tuple(unique.values())
 
@@ -354,6 +266,7 @@ EPILOGUES: tuple[Values, ...] = (
     {"alpha": 0.7, "c": "row", "beta": -1.3, "bias": "n", "activation": "relu"},
     {"alpha": 0.7, "c": "out", "beta": -1.3, "bias": "m", "activation": "gelu"},
     {"bias": "n", "activation": "silu"},
+    {"bias": "n", "activation": "gelu_tanh"},
 )
 """Epilogues of :func:`draw_few_kernels`."""
 
@@ -380,14 +293,15 @@ def draw_few_kernels(count: int, dtype: Callable[[np.random.Generator, bool], st
         yield Case(m, n, k, kind, kind, **values, seed=i, **epilogue)
 
 
-def draw(rng: np.random.Generator) -> Case:
+def draw(rng: np.random.Generator, takes: Mapping[str, frozenset[str] | None] | None = None) -> Case:
     """A random problem: most axes at their default, sizes up to 200, data seeded from ``rng``.
 
-    In some k is 0, the result has any dtype that ``out_dtype`` may give it, or b is packed.
+    In some k is 0, the result has any dtype that ``out_dtype`` may give it, or b is packed. ``takes`` is
+    :attr:`gemmhub.backend.Backend.takes` of a backend, which then gets nothing else; None for everything.
     """
     while True:
         values: dict[str, Any] = {}
-        for name, axis in AXES.items():
+        for name, axis in axes().items():
             plain = name != "dtypes" and rng.random() < 0.6
             values.update(axis.values[0 if plain else int(rng.integers(len(axis.values)))])
         sizes = np.exp(rng.uniform(0.0, np.log(200.0), 3)).astype(int)
@@ -399,8 +313,10 @@ def draw(rng: np.random.Generator) -> Case:
         if rng.random() < 0.2:
             values["packed"] = True
             values["b_batch"] = "missing" if values["batch"] else "full"
-        if rng.random() < 0.1:
-            values["scale_a"], values["scale_b"] = (str(x) for x in rng.choice(["one", "each"], 2))
+        if rng.random() < 0.2:
+            names = [name for name in OPERANDS if name not in ("c", "bias") and rng.random() < 0.5]
+            values["operands"] = {name: str(rng.choice([*forms(name)])) for name in names}
+            values["operand_stride"], values["wide"] = int(rng.integers(1, 3)), bool(rng.integers(2))
         case = _case(values, seed=int(rng.integers(2**31)))
-        if case is not None:
+        if case is not None and (takes is None or not lacking(case, takes)):
             return case

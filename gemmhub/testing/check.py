@@ -12,15 +12,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gemmhub import dtypes
+from gemmhub.accuracy import Reference
 from gemmhub.backend import Backend, Kernel, Offer
 from gemmhub.capability import Refusal
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DTypeError
 from gemmhub.layout import MatrixLayout
+from gemmhub.operands import OPERANDS
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub.testing import diagnose
 from gemmhub.testing.answers import call, honest, offered, require
-from gemmhub.testing.cases import Case
-from gemmhub.testing.operands import HOST, Memory, Operands, dense
+from gemmhub.testing.case import Case
+from gemmhub.testing.memory import HOST, Memory
+from gemmhub.testing.operands import Operands, dense
 
 Array = Any
 T = TypeVar("T")
@@ -65,6 +69,9 @@ def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
             if kernel.direct is not None and problem.plain and memory.device.kind == "cpu":
                 operands.fill(case.seed)
                 _direct(operands, kernel.direct)
+            if kernel.direct_epilogue is not None and memory.device.kind == "cpu":
+                operands.fill(case.seed)
+                worst = max(worst, _direct_epilogue(operands, kernel.direct_epilogue))
             if kernel.any_size and case.seed % 3 == 0:  # a third is enough, and as many again would double the time
                 worst = max(worst, _other_sizes(operands, kernel, name))
             worst = max(worst, _other_rows(operands, kernel, name))
@@ -145,9 +152,11 @@ def _other_sizes(operands: Operands, kernel: Kernel, name: str) -> float:
     def size(x: int, step: int) -> int:
         return x // 2 if case.seed % 2 else 2 * x + step
 
-    batch = tuple(x and x + 1 for x in case.batch)
-    other = Operands(replace(case, m=size(case.m, 1), n=size(case.n, 3), k=size(case.k, 2), batch=batch), HOST)
-    if other.problem.empty:
+    batch, n = tuple(x and x + 1 for x in case.batch), size(case.n, 3)
+    n += 0 if case.activation is None else n % EPILOGUES[case.activation].arity
+    other = Operands(replace(case, m=size(case.m, 1), n=n, k=size(case.k, 2), batch=batch), HOST)
+    forms, others = ({name: x.form for name, x in y.operands.items()} for y in (problem, other.problem))
+    if other.problem.empty or forms != others:  # of one element, or one block, an operand has a simpler form
         return 0.0
     label = f"candidate {name!r}, prepared for other sizes"
     worst = _run(other, kernel, label)
@@ -181,33 +190,53 @@ def _once(operands: Operands, kernel: Kernel, label: str, packed: object = None)
 
 
 def _verify(operands: Operands, label: str) -> float:
-    """Check that a call has changed only the result, and check that; return the worst error/bound."""
+    """Check that a call has changed only what it writes, and check that; return the worst error/bound."""
     for argument, placed in operands.inputs.items():
         now = placed.read()[1]
         require(bool(np.array_equal(now, placed.image)), f"{label}: run() changed its input {argument}")
-    got, now = operands.out.read()
-    stray = operands.out.outside() & (now != operands.out.image)
-    if stray.any():
-        at = np.flatnonzero(stray)
-        start = operands.out.offset
-        raise AssertionError(
-            f"{label}: run() wrote outside the result: {at.size} bytes between its elements or around it, the first "
-            f"{int(at[0]) - start:+d} bytes from element [0, 0] (layout {operands.case.out!r})"
-        )
-    return _compare(operands, got, label)
+    results = {}
+    for argument, placed in operands.written.items():
+        results[argument], now = placed.read()
+        stray = placed.outside() & (now != placed.image)
+        if stray.any():
+            at = np.flatnonzero(stray)
+            which = "the result" if argument == "out" else argument
+            raise AssertionError(
+                f"{label}: run() wrote outside {which}: {at.size} bytes between its elements or around it, the first "
+                f"{int(at[0]) - placed.offset:+d} bytes from element [0, 0] (layout {operands.case.out!r})"
+            )
+    want = operands.expected()
+    worst = _compare(operands, results.pop("out"), label, want)
+    return max(worst, *(_compare_other(operands, name, got, label, want) for name, got in results.items()), 0.0)
 
 
-def _compare(operands: Operands, got: Array, label: str) -> float:
-    """The largest error/bound of ``got``; AssertionError where it is above 1."""
+def _compare(operands: Operands, got: Array, label: str, want: Reference | None = None) -> float:
+    """The largest error/bound of the result ``got``; AssertionError where it is above 1."""
     if not got.size:
         return 0.0
+    want = operands.expected() if want is None else want
     with np.errstate(all="ignore"):
-        ratio = np.broadcast_to(operands.expected().ratio(got), got.shape)
+        ratio = np.broadcast_to(want.ratio(got), got.shape)
         worst = float(np.max(ratio))
         if not worst <= 1.0:
             about = diagnose.describe(operands, got, ratio, operands.out.values)
             raise AssertionError(f"{label}, data seed {operands.seed}: wrong result\n  {about}")
     return worst
+
+
+def _compare_other(operands: Operands, name: str, got: Array, label: str, want: Reference) -> float:
+    """The largest error/bound of what a call wrote beside the result; AssertionError where it is above 1."""
+    beside = want.pre if name == "pre_activation" else want.amax
+    assert beside is not None, name
+    with np.errstate(all="ignore"):
+        ratio = np.broadcast_to(beside.ratio(got), got.shape)
+    at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    if not ratio[at] <= 1.0:
+        raise AssertionError(
+            f"{label}, data seed {operands.seed}: wrong {name}\n  {int((ratio > 1).sum())} of {ratio.size} elements "
+            f"are off; worst at {list(map(int, at))}: got {got[at]} (error/bound {ratio[at]:.3g})"
+        )
+    return float(ratio[at])
 
 
 def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None:
@@ -218,7 +247,7 @@ def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None
     for i, each in enumerate([kernel] * _ROUNDS + [again]):
         operands.poison(i)
         call("run()", operands.run, each)
-        results.append(operands.out.read()[0].tobytes())
+        results.append(b"".join(x.read()[0].tobytes() for x in operands.written.values()))
     if kernel.direct is not None and problem.plain and operands.memory.device.kind == "cpu":
         with np.errstate(all="ignore"):
             results.append(call("direct()", kernel.direct, operands.a.array, operands.b.array, None).tobytes())
@@ -348,3 +377,23 @@ def _direct(operands: Operands, direct: Callable[[Array, Array, Array | None], A
             own = a.copy()
             multiply("direct(a, b, a)", own, b, own, shape)
             _compare(operands, own, "direct(a, b, a), the array a itself")
+
+
+def _direct_epilogue(operands: Operands, direct: Callable[..., Array]) -> float:
+    """Check ``direct_epilogue`` without and with ``out``; return the worst error/bound."""
+    case, out, worst = operands.case, operands.out, 0.0
+    if any(OPERANDS[name].written for name in operands.others):
+        return worst
+    given = {name: placed.array for name, placed in operands.inputs.items()}
+    if case.c == "out":
+        given["c"] = out.array
+    a, b = given.pop("a"), given.pop("b")
+    for into in (out.array,) if case.c == "out" else (None, out.array):
+        label = f"direct_epilogue(..., out={'None' if into is None else 'out'})"
+        with np.errstate(all="ignore"):
+            made = call(label, direct, a, b, into, case.alpha, case.beta, None, **given)
+        if made is not NotImplemented:
+            whole = (made.shape, made.dtype) == ((*case.batch, case.m, case.out_columns), out.dtype)
+            require(whole, f"{label} returned {made.dtype} of shape {made.shape}")
+            worst = max(worst, _compare(operands, made, label) if into is None else _verify(operands, label))
+    return worst

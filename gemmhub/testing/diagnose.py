@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from gemmhub import accuracy
+from gemmhub.epilogues import EPILOGUES
+from gemmhub.operands import OPERANDS
 from gemmhub.testing.operands import Operands
 
 Array = Any
@@ -63,9 +65,10 @@ def _alternatives(operands: Operands, want: accuracy.Reference, got: Array) -> I
             names = " and ".join(changes)
             yield f"the result belongs to the values of {names} before they were rewritten in place: cached by address"
             break
-    if case.m != case.n:
-        turned = np.swapaxes(got.reshape(*got.shape[:-2], case.n, case.m), -1, -2)
-        if min(case.m, case.n) > 1 and _fits(want, turned):
+    rows, columns = got.shape[-2:]
+    if rows != columns:
+        turned = np.swapaxes(got.reshape(*got.shape[:-2], columns, rows), -1, -2)
+        if min(rows, columns) > 1 and _fits(want, turned):
             yield "this is the transposed result (written in the other storage order)"
     elif _fits(want, np.swapaxes(got, -1, -2)):
         yield "this is the transposed result"
@@ -74,16 +77,22 @@ def _alternatives(operands: Operands, want: accuracy.Reference, got: Array) -> I
             yield "beta * c was not added"
         elif case.beta != 1 and _fits(operands.expected(beta=1), got):
             yield "c was added without being multiplied by beta"
-    if operands.bias is not None:
-        bias = operands.bias.values
-        if _fits(operands.expected(bias=None), got):
-            yield "the bias was not added"
-        elif case.m == case.n and _fits(operands.expected(bias=bias if case.bias == "m" else bias[:, np.newaxis]), got):
+    for name in operands.inputs:
+        if name not in ("a", "b", "c") and _fits(operands.expected(**{name: None}), got):
+            yield f"{OPERANDS[name].noun} ({name}=) did not enter"
+    if "bias" in operands.others and case.m == case.n:
+        bias = operands.others["bias"].values
+        if _fits(operands.expected(bias=bias.reshape(-1, 1) if case.bias == "n" else bias.reshape(-1)), got):
             yield "the bias runs along the wrong axis"
     if case.alpha != 1 and _fits(operands.expected(alpha=1), got):
         yield "alpha was not applied"
-    if case.activation and _fits(operands.expected(activation=None), got):
-        yield f"{case.activation} was not applied"
+    if case.activation is not None:
+        arity = EPILOGUES[case.activation].arity
+        for other in (None, *EPILOGUES):
+            alike = other != case.activation and (EPILOGUES[other].arity if other else 1) == arity
+            if alike and _fits(operands.expected(activation=other), got):
+                yield f"{case.activation} was not applied" + (f": {other} was, in place of it" if other else "")
+                break
 
 
 def _too_coarse(operands: Operands, want: accuracy.Reference, got: Array) -> Iterator[str]:

@@ -28,7 +28,7 @@ import numpy as np
 from gemmhub.capability import Device
 from gemmhub.dtypes import DType
 from gemmhub.testing.fake_library import FakeLibrary, Types, put
-from gemmhub.testing.operands import Array, Memory
+from gemmhub.testing.memory import Array, Memory
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, LAUNCH_FAILED, CAPTURE_UNSUPPORTED = 1, 2, 100, 201, 719, 900
 UNKNOWN = 999

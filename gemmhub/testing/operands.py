@@ -1,12 +1,8 @@
-"""Operands of a case: values, and memory in the layouts of the case, with guard bytes around.
-
-Everything outside a matrix (guards, padding between rows, gaps between elements) is filled with NaN bit
-patterns or garbage: a kernel that reads it computes wrong results, one that writes it is caught by comparison.
-"""
+"""Operands of a case: their values, in memory of the layouts of the case, and the result that they have."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -14,158 +10,15 @@ import numpy as np
 
 from gemmhub import accuracy, dtypes
 from gemmhub.backend import Kernel
-from gemmhub.capability import CPU, Device
+from gemmhub.capability import CPU
 from gemmhub.dtypes import DType
 from gemmhub.layout import MatrixLayout
-from gemmhub.problem import Bias, GemmProblem, Operand, Scale
-from gemmhub.testing.cases import Case
-
-Array = Any
-_GUARD = 256
-
-
-class Unrepresentable(Exception):  # noqa: N818 - a limit of an array library, not an error
-    """An array that the memory's array library cannot express."""
-
-
-class Memory:
-    """The memory of operands. This class is the host; subclass it for a device.
-
-    ``device`` is part of the problem, and the kernel receives ``stream``. ``view`` may raise :class:`Unrepresentable`
-    where the device's arrays cannot express something (a dtype, a negative stride): such cases are skipped.
-    """
-
-    device: Device = CPU
-    stream: int | None = None
-
-    def empty(self, nbytes: int) -> Array:
-        """A new one-dimensional uint8 array; on devices at an address that is a multiple of 256."""
-        return np.empty(nbytes, np.uint8)
-
-    def write(self, buffer: Array, data: Array) -> None:
-        """Copy ``data`` (host, uint8, of equal length) into ``buffer``."""
-        buffer[:] = data
-
-    def read(self, buffer: Array) -> Array:
-        """The bytes of ``buffer`` as a new host array."""
-        return buffer.copy()
-
-    def view(self, buffer: Array, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Array:
-        """An array over ``buffer`` that shares its memory; ``strides`` and ``offset`` count bytes."""
-        return np.ndarray(shape, dtype, buffer=buffer, offset=offset, strides=strides)
-
-    def synchronize(self) -> None:
-        """Wait for all work on ``stream`` and all copies."""
-
-
-HOST = Memory()
-
-
-@dataclass(frozen=True)
-class Strides:
-    """The strides of a stack of matrices in its memory, in elements."""
-
-    batch: tuple[int, ...]
-    row: int
-    col: int
-    first: int
-    """Index of element [0, ..., 0]."""
-    size: int
-    """Number of elements from the lowest to the highest address, inclusive."""
-
-
-def _up(x: int) -> int:
-    """The next multiple of 16 above ``x``, a leading dimension that tensor cores and TMA can use."""
-    return (x // 16 + 1) * 16
-
-
-def strides(layout: str, batch: tuple[int, ...], rows: int, cols: int) -> Strides:
-    """Return the strides of a (*batch, rows, cols) stack in one of the layouts of the kit.
-
-    "row", "col": dense. "row_padded", "col_padded": the leading dimension is the next multiple of 16, with gaps
-    between matrices. "row_odd", "col_odd": the leading dimension is 3 more than the minimum.
-    "interleaved": row-major, the batch between rows and columns, as a transposed (rows, *batch, cols) array.
-    "strided": every second element of longer rows. "reversed": row-major with the rows in reverse order.
-    "rows0": one row for all, with a stride of 0.
-    """
-    gap = 0
-    dense_rows, dense_cols = max(1, rows), max(1, cols)  # no leading dimension is 0
-    if layout == "interleaved":
-        inner, total = dense_cols, max(1, prod(batch))
-        row, col = inner * total, 1
-        steps = tuple(inner * prod(batch[i + 1 :]) for i in range(len(batch)))
-        return Strides(steps, row, col, 0, dense_rows * row)
-    if layout in ("row", "row_padded", "row_odd"):
-        lead = {"row": dense_cols, "row_padded": _up(cols), "row_odd": cols + 3}[layout]
-        row, col, span = lead, 1, rows * lead
-    elif layout in ("col", "col_padded", "col_odd"):
-        lead = {"col": dense_rows, "col_padded": _up(rows), "col_odd": rows + 3}[layout]
-        row, col, span = 1, lead, cols * lead
-    elif layout == "strided":
-        row, col, span = 2 * cols + 1, 2, rows * (2 * cols + 1)
-    elif layout == "reversed":
-        row, col, span = -dense_cols, 1, rows * cols
-    elif layout == "rows0":
-        row, col, span = 0, 1, cols
-    else:
-        raise ValueError(f"unknown layout {layout!r}")
-    span = max(1, span)
-    if layout.endswith("padded"):
-        gap = 32
-    steps = tuple((span + gap) * prod(batch[i + 1 :]) for i in range(len(batch)))
-    first = (rows - 1) * cols if layout == "reversed" and rows else 0
-    return Strides(steps, row, col, first, max(1, (span + gap) * prod(batch)))
-
-
-class Placed:
-    """One operand: its host image, and the array that a kernel receives."""
-
-    def __init__(
-        self, memory: Memory, dtype: DType, shape: tuple[int, ...], steps: tuple[int, ...], first: int, size: int
-    ) -> None:
-        self.memory, self.dtype, self.shape = memory, dtype, shape
-        self.steps = steps
-        """Strides in elements, one per dimension of ``shape``."""
-        self.offset = _GUARD + first * dtype.itemsize
-        self.strides = tuple(step * dtype.itemsize for step in steps)
-        nbytes = (2 * _GUARD + (first + size) * dtype.itemsize + 255) // 256 * 256
-        self.image = np.empty(nbytes, np.uint8)
-        self.values = HOST.view(self.image, dtype, shape, self.strides, self.offset)
-        self.buffer = memory.empty(nbytes)
-        self.array = self.view(shape, self.strides)
-
-    def view(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-        """The same memory in another shape."""
-        return self.memory.view(self.buffer, self.dtype, shape, strides, self.offset)
-
-    @property
-    def alignment(self) -> int:
-        """The alignment in bytes, as :class:`~gemmhub.problem.Operand` defines it."""
-        if self.memory.device.kind == "cpu":
-            return self.dtype.itemsize
-        return self.offset & -self.offset if self.offset % 256 else 256
-
-    def fill(self, values: Array, garbage: np.random.Generator | None) -> None:
-        """Write ``values``; everything around them becomes NaN bit patterns, or ``garbage``."""
-        if garbage is None:
-            self.image[:] = 0xFF
-        else:
-            self.image[:] = garbage.integers(0, 256, self.image.size, np.uint8)
-        if values is not None:
-            self.values[...] = values
-        self.memory.write(self.buffer, self.image)
-
-    def read(self) -> tuple[Array, Array]:
-        """The current (values, all bytes)."""
-        now = self.memory.read(self.buffer)
-        return HOST.view(now, self.dtype, self.shape, self.strides, self.offset), now
-
-    def outside(self) -> Array:
-        """Mask of the bytes that belong to no element."""
-        mask = np.ones(self.image.size, np.bool_)
-        shape, strides = (*self.shape, self.dtype.itemsize), (*self.strides, 1)
-        np.ndarray(shape, np.bool_, buffer=mask, offset=self.offset, strides=strides)[...] = False
-        return mask
+from gemmhub.operands import OPERANDS, Described, Product, Scale, described, layout
+from gemmhub.operands import Operands as Table
+from gemmhub.problem import GemmProblem, Operand
+from gemmhub.testing.case import Case
+from gemmhub.testing.forms import shape
+from gemmhub.testing.memory import HOST, Array, Memory, Placed, Unrepresentable, strides
 
 
 def draw_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, kind: str, exact: bool) -> Array:
@@ -232,38 +85,28 @@ class Operands:
         if memory.device != CPU and not (dtypes.single(case.alpha) and dtypes.single(case.beta)):
             raise Unrepresentable("scalars beyond float32's range are refused on devices")
         a, b, out = (dtypes.as_dtype(x) for x in (case.a_dtype, case.b_dtype, case.out_dtype))
-        self.a, a_operand = self._matrix(a, case.m, case.k, case.a, case.a_batch)
-        self.b, b_operand = self._matrix(b, case.k, case.n, case.b, case.b_batch)
-        self.out, out_operand = self._matrix(out, case.m, case.n, case.out, "full")
-        self.c: Placed | None = None
-        c_operand = None
-        if case.c == "out":
-            c_operand = out_operand
-        elif case.c is not None:
-            c_dtype = dtypes.as_dtype(case.c_dtype or case.out_dtype)
-            layout, how = ("row", "missing") if case.c == "shared" else (case.c, "full")
-            self.c, c_operand = self._matrix(c_dtype, case.m, case.n, layout, how)
-        self.bias: Placed | None = None
-        bias = None
-        if case.bias is not None:
-            dtype = dtypes.as_dtype(case.bias_dtype or case.out_dtype)
-            length, step = (case.n if case.bias == "n" else case.m), case.bias_stride
-            self.bias = Placed(memory, dtype, (length,), (step,), case.offset + case.bias_offset, max(1, length * step))
-            bias = Bias(dtype, case.bias, step)
-        self.scales: dict[str, Placed] = {}
-        scales: dict[str, Scale] = {}
-        for name, kind, axis, size in (("scale_a", case.scale_a, "m", case.m), ("scale_b", case.scale_b, "n", case.n)):
-            if kind is not None:
-                length, step = (1, 1) if kind == "one" else (size, case.scale_stride)
-                place = case.offset, max(1, length * step)
-                self.scales[name] = Placed(memory, np.dtype(np.float32), (length,), (step,), *place)
-                scales[name] = Scale(None) if length == 1 else Scale(axis, step)
+        self.a = self._matrix(a, case.m, case.k, case.a, case.a_batch)
+        self.b = self._matrix(b, case.k, case.n, case.b, case.b_batch)
+        self.out = self._matrix(out, case.m, case.out_columns, case.out, "full")
+        self.product = Product(
+            case.m, case.n, case.k, case.batch, self.a.values.ndim, self.b.values.ndim, (*case.batch, case.m, case.n),
+            out, dtypes.compute_dtype(a, b, out),
+        )  # fmt: skip
+        self.others: dict[str, Placed] = {}
+        """The operands beside a, b and out in memory of their own, by name."""
+        self.arrays: dict[str, Array] = {}
+        """What a kernel receives of the operands beside a, b and out."""
+        operands: dict[str, Described] = {}
+        for name in OPERANDS:
+            if name == "c" and case.c == "out":
+                operands[name], self.arrays[name] = self._operand(self.out), self.out.array
+            elif name in case.parts:
+                operands[name] = self._add(name)
         self.problem = GemmProblem(
-            m=case.m, n=case.n, k=case.k, a=a_operand, b=b_operand, out=out_operand,
-            compute_dtype=case.compute_dtype, batch=case.batch, c=c_operand, bias=bias,
+            m=case.m, n=case.n, k=case.k, a=self._operand(self.a), b=self._operand(self.b),
+            out=self._operand(self.out), compute_dtype=case.compute_dtype, batch=case.batch, operands=Table(operands),
             alpha_is_one=case.alpha == 1, activation=case.activation, precision=case.precision,
             deterministic=case.deterministic, device=memory.device,
-            scale_a=scales.get("scale_a"), scale_b=scales.get("scale_b"),
         )  # fmt: skip
         self.seed, self.filled = case.seed, False
         self.addend: Array | None = None
@@ -271,21 +114,52 @@ class Operands:
         self.previous: dict[str, Array] = {}
         """Values of the inputs before the last rewrite."""
 
-    def _matrix(self, dtype: DType, rows: int, cols: int, layout: str, how: str) -> tuple[Placed, Operand]:
-        batch = self.case.batch
-        shape, stored = _broadcast(batch, how)
+    def _matrix(self, dtype: DType, rows: int, cols: int, layout: str, how: str) -> Placed:
+        shape, stored = _broadcast(self.case.batch, how)
         lie = strides(layout, stored, rows, cols)
         # Where one matrix serves all (memory 1, array more), the array has a stride of 0.
         steps = tuple(0 if x == 1 else step for x, step in zip(stored, lie.batch))
         first = self.case.offset + lie.first
-        placed = Placed(self.memory, dtype, (*shape, rows, cols), (*steps, lie.row, lie.col), first, lie.size)
-        described = MatrixLayout(rows, cols, lie.row, lie.col, batch, (0,) * (len(batch) - len(steps)) + steps)
-        return placed, Operand(dtype, described, placed.alignment)
+        return Placed(self.memory, dtype, (*shape, rows, cols), (*steps, lie.row, lie.col), first, lie.size)
+
+    def _operand(self, placed: Placed) -> Operand:
+        return Operand(placed.dtype, layout(placed.values, self.case.batch), placed.alignment)
+
+    def _add(self, name: str) -> Described:
+        """Place an operand beside a, b and out; return its description."""
+        placed = self.others[name] = self._place(name)
+        native, description = described(name, placed.values, self.product)
+        self.arrays[name] = placed.view(native.shape, native.strides)
+        if isinstance(description, Operand):
+            description = replace(description, alignment=placed.alignment)
+        return description
+
+    def _place(self, name: str) -> Placed:
+        case, form = self.case, self.case.parts[name]
+        allowed = OPERANDS[name].dtypes(self.product)
+        dtype, step, offset = allowed[-1 if case.wide else 0], case.operand_stride, case.offset
+        if name == "c":
+            how = ("row", "missing") if case.c == "shared" else (str(case.c), "full")
+            return self._matrix(dtypes.as_dtype(case.c_dtype or case.out_dtype), case.m, case.n, *how)
+        if form == "matrix":
+            return self._matrix(dtype, case.m, case.n, case.out, "full")
+        if name == "bias":
+            dtype, step = dtypes.as_dtype(case.bias_dtype or case.out_dtype), case.bias_stride
+            offset += case.bias_offset
+        sizes = shape(name, form, case.m, case.n, case.k, case.batch)
+        steps = tuple(step * prod(sizes[i + 1 :]) for i in range(len(sizes)))
+        return Placed(self.memory, dtype, sizes, steps, offset, max(1, step * prod(sizes)))
 
     @property
     def inputs(self) -> dict[str, Placed]:
-        named = {"a": self.a, "b": self.b, "c": self.c, "bias": self.bias, **self.scales}
-        return {name: placed for name, placed in named.items() if placed is not None}
+        """The operands that a call reads."""
+        read = {name: placed for name, placed in self.others.items() if not OPERANDS[name].written}
+        return {"a": self.a, "b": self.b, **read}
+
+    @property
+    def written(self) -> dict[str, Placed]:
+        """The result, and the operands that a call writes."""
+        return {"out": self.out, **{name: x for name, x in self.others.items() if OPERANDS[name].written}}
 
     def fill(self, seed: int, b: Array | None = None) -> None:
         """Draw new values for all inputs (except a given ``b``) from ``seed``, into the same memory."""
@@ -301,42 +175,41 @@ class Operands:
             if case.data == "cancelling" and name in ("a", "b"):
                 values = _cancelling(values, name, seed)
             placed.fill(b if name == "b" and b is not None else values, None)
-        self.addend = None if self.c is None else self.c.values
+        self.addend = self.others["c"].values if "c" in self.others else None
         if case.c == "out":
             self.addend = draw_values(rng, self.out.shape, self.out.dtype, case.data, exact)
         self.poison(seed)
 
     def poison(self, seed: int) -> None:
-        """Fill the result's memory as before a call."""
+        """Fill what a call writes as before a call."""
         garbage = np.random.default_rng(seed) if self.case.poison == "garbage" else None
-        self.out.fill(self.addend if self.case.c == "out" else None, garbage)
+        for name, placed in self.written.items():
+            placed.fill(self.addend if name == "out" and self.case.c == "out" else None, garbage)
 
     def run(self, kernel: Kernel, packed: object = None) -> None:
         """Call ``kernel`` and wait; ``packed`` is b's packed form, if any."""
-        case = self.case
-        addend = self.out.array if case.c == "out" else None if self.c is None else self.c.array
-        bias = None if self.bias is None else self.bias.array
         right = self.b.array if packed is None else packed
         self.memory.synchronize()
         with np.errstate(all="ignore"):
             kernel.run(
-                self.a.array, right, self.out.array, addend, bias, case.alpha, case.beta, self.memory.stream,
-                **{name: placed.array for name, placed in self.scales.items()},
-            )  # fmt: skip
+                self.a.array, right, self.out.array, self.case.alpha, self.case.beta, self.memory.stream, **self.arrays
+            )
         self.memory.synchronize()
 
     def expected(self, **changes: Any) -> accuracy.Reference:
         """The expected result; ``changes`` replace arguments of :func:`gemmhub.accuracy.reference` (for diagnosis)."""
         case = self.case
-        bias = None if self.bias is None else self.bias.values
-        if bias is not None and case.bias == "m":
-            bias = bias[:, np.newaxis]
         arguments: dict[str, Any] = {
             "a": self.a.values, "b": self.b.values, "model": accuracy.problem_model(self.problem),
-            "alpha": case.alpha, "beta": case.beta, "c": self.addend, "bias": bias,
-            "activation": case.activation, "out_dtype": self.out.dtype,
-            **{name: placed.values for name, placed in self.scales.items()},
+            "alpha": case.alpha, "beta": case.beta, "activation": case.activation, "out_dtype": self.out.dtype,
+            **{name: placed.values for name, placed in self.inputs.items() if name not in ("a", "b")},
         }  # fmt: skip
+        if self.addend is not None:
+            arguments["c"] = self.addend
+        if "pre_activation" in self.others:
+            arguments["pre_dtype"] = self.others["pre_activation"].dtype
+        if "amax" in self.others:
+            arguments["amax"] = True
         arguments.update(changes)
         with np.errstate(all="ignore"):
             return accuracy.reference(arguments.pop("a"), arguments.pop("b"), **arguments)
@@ -361,10 +234,10 @@ def dense(problem: GemmProblem) -> GemmProblem:
         layout = operand.layout
         return replace(operand, layout=MatrixLayout.contiguous(layout.rows, layout.cols, problem.batch))
 
-    return replace(
-        problem, a=contiguous(problem.a), b=contiguous(problem.b), out=contiguous(problem.out),
-        c=None if problem.c is None else contiguous(problem.c),
-        bias=None if problem.bias is None else replace(problem.bias, stride=1),
-        scale_a=None if problem.scale_a is None else replace(problem.scale_a, stride=1),
-        scale_b=None if problem.scale_b is None else replace(problem.scale_b, stride=1),
-    )  # fmt: skip
+    def plain(x: Described) -> Described:
+        if isinstance(x, Operand):
+            return contiguous(x)
+        return replace(x, stride=1, depth_stride=int(x.depth)) if isinstance(x, Scale) else replace(x, stride=1)
+
+    a, b, out = (contiguous(x) for x in (problem.a, problem.b, problem.out))
+    return replace(problem, a=a, b=b, out=out).having(**{name: plain(x) for name, x in problem.operands.items()})

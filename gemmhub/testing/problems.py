@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from gemmhub.dtypes import as_dtype, compute_dtype
+from gemmhub.epilogues import columns
 from gemmhub.layout import MatrixLayout
+from gemmhub.operands import OPERANDS, Operands
 from gemmhub.problem import Bias, GemmProblem, Operand
 
 
@@ -29,13 +31,14 @@ def problem(
     """A problem with dense operands, on the host unless ``changes``, fields of GemmProblem, has a ``device``.
 
     ``out`` is the dtype of the result, by default ``dtype``; ``a``, ``b`` and ``d`` are the orders of the operands and
-    the result, "row" or "col".
+    the result, "row" or "col". ``changes`` may name operands of the table, too.
     """
     kind, result = as_dtype(dtype), as_dtype(out or dtype)
+    operands = Operands({name: changes.pop(name) for name in OPERANDS if name in changes})
     values: dict[str, Any] = {
         "a": operand(dtype, m, k, a, batch), "b": operand(dtype, k, n, b, batch),
-        "out": operand(result.name, m, n, d, batch), "compute_dtype": compute_dtype(kind, kind, result),
-        "batch": batch,
+        "out": operand(result.name, m, columns(changes.get("activation"), n), d, batch), "batch": batch,
+        "compute_dtype": compute_dtype(kind, kind, result), "operands": operands,
     }  # fmt: skip
     return GemmProblem(m=m, n=n, k=k, **{**values, **changes})
 

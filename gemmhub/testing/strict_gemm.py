@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemmhub.accuracy import activate
+from gemmhub.epilogues import ELEMENTWISE, EPILOGUES
 from gemmhub.errors import InputError
 from gemmhub.lowering import BlasCall
 
@@ -98,6 +98,8 @@ def strict_gemm(
         raise StrictGemmError("bias_axis", repr(bias_axis), '"m" or "n" with a bias, None without')
     if bias is not None and bias.shape != (m if bias_axis == "m" else n,):
         raise StrictGemmError("bias", f"shape {bias.shape}", f"one element for each of {bias_axis}")
+    if activation is not None and activation not in ELEMENTWISE:
+        raise StrictGemmError("activation", repr(activation), f"None, {', '.join(ELEMENTWISE)}")
     if c is None and beta != 0:
         raise StrictGemmError("c", "None", "a buffer, where beta is not 0")
 
@@ -128,7 +130,7 @@ def strict_gemm(
     if bias is not None:
         result += bias.astype(work)[:, np.newaxis] if bias_axis == "m" else bias.astype(work)
     with np.errstate(over="ignore"):  # infinity is the correct rounding of values beyond D's range
-        d.buffer[where_d] = activate(result, activation).astype(d.buffer.dtype)
+        d.buffer[where_d] = (EPILOGUES[activation](result) if activation else result).astype(d.buffer.dtype)
 
 
 def run_call(

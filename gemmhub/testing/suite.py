@@ -13,9 +13,11 @@ import pytest
 from gemmhub.backend import Backend, Offer, answer
 from gemmhub.capability import Absent, Ready
 from gemmhub.testing.answers import honest
-from gemmhub.testing.cases import Case, draw, matrix
+from gemmhub.testing.case import Case, taken
+from gemmhub.testing.cases import draw, matrix
 from gemmhub.testing.check import check
-from gemmhub.testing.operands import HOST, Memory, Operands, Unrepresentable
+from gemmhub.testing.memory import HOST, Memory, Unrepresentable
+from gemmhub.testing.operands import Operands
 
 SEED_VARIABLE = "GEMMHUB_TESTING_SEED"
 _DRAWS = 30
@@ -48,6 +50,8 @@ class ConformanceSuite:
     memory: ClassVar[Memory] = HOST
     """Memory of the operands; backends for devices set a subclass of Memory."""
     cases: ClassVar[Sequence[Case]] = matrix()
+    """The fixed problems. Where ``backend`` is a class, those with what it does not take are left out, but for one of
+    each form, which it must refuse."""
     random_problems: ClassVar[int] = 60
     """Number of random problems in each run, besides ``cases``."""
     seed: ClassVar[int | None] = None
@@ -55,7 +59,9 @@ class ConformanceSuite:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "case" in metafunc.fixturenames:
-            metafunc.parametrize("case", self.cases, ids=str)
+            takes = getattr(type(self).backend, "takes", None)  # a function that makes the backend has none
+            cases = self.cases if takes is None else taken(self.cases, takes)
+            metafunc.parametrize("case", cases, ids=str)
         if "draw_index" in metafunc.fixturenames:
             metafunc.parametrize("draw_index", range(self.random_problems))
 
@@ -105,7 +111,7 @@ class ConformanceSuite:
         seed = _fresh_seed() if self.seed is None else self.seed
         rng = np.random.default_rng((seed, draw_index))
         for _ in range(_DRAWS):
-            case = draw(rng)
+            case = draw(rng, backend.takes)
             try:
                 accepted = check(backend, case, self.memory).accepted
             except Unrepresentable:

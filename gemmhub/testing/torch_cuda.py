@@ -17,7 +17,7 @@ import gemmhub
 from gemmhub.capability import Device
 from gemmhub.dtypes import DType
 from gemmhub.kit.cuda import Gpu
-from gemmhub.testing.operands import Array, Memory
+from gemmhub.testing.memory import Array, Memory
 
 Run = Callable[..., object]
 """A kernel's ``run``, as :class:`gemmhub.backend.Kernel` describes it."""
@@ -79,7 +79,8 @@ class TorchProduct:
         """Call the kernel, by default on torch's current stream; ``c`` and ``bias`` are addresses."""
         stream = _torch().cuda.current_stream() if stream is None else stream
         places = (self.a.data_ptr(), self.b.data_ptr(), self.out.data_ptr())
-        run(*places, c, bias, alpha, beta, stream.cuda_stream)
+        operands = {name: place for name, place in (("c", c), ("bias", bias)) if place is not None}
+        run(*places, alpha, beta, stream.cuda_stream, **operands)
 
     @property
     def right(self) -> bool:

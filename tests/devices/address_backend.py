@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from machine import at
 
 from gemmhub import Backend, BackendDescription, Candidate, Device, Kernel, Offer, Ready, Refusal, dtypes
 from gemmhub._choice import registry
+from gemmhub.backend import BASIC
+from gemmhub.problem import Operand
 
 
 class Addresses(Backend):
@@ -17,6 +21,7 @@ class Addresses(Backend):
     """
 
     layout_sensitive = True
+    takes: ClassVar = {**BASIC, "activation": frozenset({"relu"})}
 
     def __init__(self, name="addresses", seconds=1e-6, devices=2):
         self.name, self.seconds, self.devices = name, seconds, devices
@@ -32,9 +37,9 @@ class Addresses(Backend):
 
     def offer(self, problem):
         self.questions += 1
-        for name in ("a", "b", "out", "c"):
-            operand = getattr(problem, name)
-            if operand is not None and operand.alignment < operand.dtype.itemsize:
+        matrices = {"a": problem.a, "b": problem.b, "out": problem.out, **problem.operands}
+        for name, operand in matrices.items():
+            if isinstance(operand, Operand) and operand.alignment < operand.dtype.itemsize:
                 return Refusal(f"{name} is not aligned", "copy it")
         return Offer((Candidate("first", self.seconds), Candidate("second")))
 
@@ -44,29 +49,31 @@ class Addresses(Backend):
         return self.kernel(problem, candidate)
 
     def kernel(self, problem, candidate):
-        def check(a, b, out, c, bias, alpha, stream):
+        operands = dict(problem.operands)
+        matrices = {"a": problem.a, "b": problem.b, "out": problem.out}
+        matrices.update((name, x) for name, x in operands.items() if isinstance(x, Operand))
+
+        def check(given, alpha, stream):
             assert type(stream) is int
-            given = {"a": a, "b": b, "out": out, "c": c}
+            assert given.keys() == operands.keys() | {"a", "b", "out"}
             for name, address in given.items():
-                operand = getattr(problem, name)
-                assert (address is None) == (operand is None), name
-                assert address is None or type(address) is int, name
-                fits = address is None or operand.layout.empty or not address % operand.alignment
+                assert type(address) is int, name
+                operand = matrices.get(name)
+                fits = operand is None or operand.layout.empty or not address % operand.alignment
                 assert fits, f"{name} at {address:#x}"
-            assert (bias is None) == (problem.bias is None)
             assert alpha == 1 or not problem.alpha_is_one
 
-        def run(a, b, out, c, bias, alpha, beta, stream):
+        def run(a, b, out, alpha, beta, stream, **given):
             try:
-                check(a, b, out, c, bias, alpha, stream)
+                check({"a": a, "b": b, "out": out, **given}, alpha, stream)
             except AssertionError as error:  # which a fast path takes for a call that it does not know
                 self.violations.append(str(error))
                 raise
             self.streams.append(stream)
-            self.calls.append((a, b, out, c, bias))
+            self.calls.append((a, b, out, given.get("c"), given.get("bias")))
             if self.broken is not None:
                 raise self.broken
-            multiply(problem, a, b, out, c, bias, alpha, beta)
+            multiply(problem, operands, a, b, out, alpha, beta, **given)
             if self.wrong:
                 matrix(problem.out, out)[...] += np.asarray(self.wrong, problem.out.dtype)
 
@@ -87,9 +94,9 @@ def matrix(operand, address):
     return at(address, operand.dtype, shape, [step * size for step in strides])
 
 
-def multiply(problem, a, b, out, c, bias, alpha, beta):
+def multiply(problem, operands, a, b, out, alpha, beta, c=None, bias=None):
     target = matrix(problem.out, out)
-    addend = None if c is None else matrix(problem.c, c)
+    addend = None if c is None else matrix(operands["c"], c)
     if addend is None or c != out:
         target.view(f"V{problem.out.dtype.itemsize}").fill(b"\x5a" * problem.out.dtype.itemsize)
     compute = problem.compute_dtype
@@ -99,10 +106,10 @@ def multiply(problem, a, b, out, c, bias, alpha, beta):
     if addend is not None:
         result = result + beta * addend.astype(wide)
     if bias is not None:
-        length = problem.n if problem.bias.axis == "n" else problem.m
-        size = problem.bias.dtype.itemsize
-        vector = at(bias, problem.bias.dtype, (length,), (problem.bias.stride * size,)).astype(wide)
-        result = result + (vector if problem.bias.axis == "n" else vector[:, np.newaxis])
+        facts = operands["bias"]
+        length, step = (problem.n if facts.axis == "n" else problem.m), facts.stride * facts.dtype.itemsize
+        vector = at(bias, facts.dtype, (length,), (step,)).astype(wide)
+        result = result + (vector if facts.axis == "n" else vector[:, np.newaxis])
     if problem.activation == "relu":
         result = np.maximum(result, 0)
     target[...] = result.astype(problem.out.dtype)

@@ -117,6 +117,34 @@ def test_spot_check(library, backend, pair, device, rng):
     assert found.where == (2, 3)
 
 
+def test_a_batch_that_is_decided_as_one_matrix_is_compared_with_its_epilogue(library, backend, device, rng):
+    liar = add(Addresses("liar"))
+    x, y = small(rng, (3, 5, 6)), small(rng, (6, 7))
+    a, b, bias = library.array(x, device), library.array(y, device), library.array(y[0].copy(), device)
+    c = library.array(small(rng, (3, 5, 7)), device)
+    for options in ({"bias": bias}, {"bias": bias, "c": c, "beta": 2, "activation": "relu"}):
+        liar.wrong = 0
+        assert gemmhub.compare(a, b, **options)
+        liar.wrong = 50
+        assert gemmhub.compare(a, b, **options).deviating == ("liar",)
+
+
+def test_spot_check_takes_options_on_the_device_or_on_the_host(library, backend, machine, pair, device, rng):
+    a, b = pair
+    z = small(rng, (5, 7))
+    c, bias = library.array(z, device), library.array(z[0].copy(), device)
+    options = {"c": c, "beta": 2, "bias": bias, "alpha": 3, "activation": "relu"}
+    result = gemmhub.matmul(a, b, **options)
+    assert gemmhub.spot_check(a, b, result, **options)
+    assert gemmhub.spot_check(a, b, result.host, **{**options, "c": z, "bias": z[0]})
+    assert not gemmhub.spot_check(a, b, result, **{**options, "beta": 1})
+    machine.log.clear()
+    assert gemmhub.spot_check(a, b, result, stream=0x40, **options)
+    assert machine.done("synchronize"), "the host reads on the current stream"
+    result.host[2, 3] += 1
+    assert gemmhub.spot_check(a, b, result, **options).where == (2, 3)
+
+
 def test_the_clock_leaves_no_call_out(library, machine, device):
     """Fills go first, then the events around exactly the calls that were asked for."""
     clock = arrays_of(library, device).clock()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import address_backend
 import numpy as np
 import pytest
@@ -10,23 +12,24 @@ from machine import at
 
 import gemmhub
 from gemmhub import Kernel
+from gemmhub.backend import BASIC
 from gemmhub.errors import InputError, NoBackendError
 
 F32 = np.dtype(np.float32)
 
 
 class Scaled(address_backend.Addresses):
-    takes = frozenset({"scale_a", "scale_b"})
+    takes: ClassVar = {**BASIC, "scale_a": frozenset({"row"}), "scale_b": frozenset({"tensor"})}
 
     def prepare(self, problem, candidate, workspace_limit):
-        inner = super().prepare(problem, candidate, workspace_limit)
+        inner = super().prepare(problem.having(scale_a=None, scale_b=None), candidate, workspace_limit)
 
-        def run(a, b, out, c, bias, alpha, beta, stream, scale_a=None, scale_b=None):
+        def run(a, b, out, alpha, beta, stream, scale_a=None, scale_b=None, **others):
             """Writes nonsense into out, and then the product, before it reads the scales; without them it is wrong."""
-            inner.run(a, b, out, c, bias, alpha, beta, stream)
+            inner.run(a, b, out, alpha, beta, stream, **others)
             result = address_backend.matrix(problem.out, out)
             if scale_a is not None:
-                result *= at(scale_a, F32, (problem.m,), (4 * problem.scale_a.stride,)).copy()[:, None]
+                result *= at(scale_a, F32, (problem.m,), (4 * problem.operands["scale_a"].stride,)).copy()[:, None]
             if scale_b is not None:
                 result *= at(scale_b, F32, (1,), (4,))
 
@@ -78,7 +81,7 @@ def test_a_backend_without_scales_is_not_asked(library, backend, rng):
     for _ in range(2):
         with pytest.raises(NoBackendError) as caught:
             gemmhub.matmul(a, b, scale_a=scale)
-        assert caught.value.decision["addresses"].reason == "it has no scales of operands"
+        assert caught.value.decision["addresses"].reason == "it does not take scales of operands (scale_a=)"
     assert backend.questions == questions
 
 

@@ -51,8 +51,11 @@ def pair(library, backend, rng):
 
 
 def is_short(call, *arguments, **options):
-    """(The kernel of these tests looks at layouts; the fake torch is of a version whose counters need a look.)"""
-    first, *names = [x for x in entered(call, *arguments, **options) if x[0] not in ("gemmhub.layout", TENSORS)]
+    """(The kernel of these tests looks at layouts; the fake torch is of a version whose counters need a look; a layout
+    that was not the last is kept as such.)
+    """
+    aside = "gemmhub.layout", "gemmhub._base.evicting", TENSORS
+    first, *names = [x for x in entered(call, *arguments, **options) if x[0] not in aside]
     calls = {x[0] for x in names}
     return first in (WARM, PLANNED) and len(calls) == 1 and calls <= CALLS and names[0][1] == "call"
 
@@ -60,9 +63,10 @@ def is_short(call, *arguments, **options):
 def test_a_warm_call_is_a_look_up_and_the_kernel(library, backend, pair):
     a, b = pair
     out = library.array(np.zeros((4, 4), F32))
-    gemmhub.matmul(a, b), gemmhub.matmul(a, b, out=out)
     planned = gemmhub.plan(a, b)
-    planned(a, b), planned(a, b, out)
+    for _ in range(2):  # the first is decided, the second notes what later ones compare and read
+        gemmhub.matmul(a, b), gemmhub.matmul(a, b, out=out)
+        planned(a, b), planned(a, b, out)
     questions = backend.questions
     for _ in range(2):
         assert is_short(gemmhub.matmul, a, b)
@@ -74,7 +78,7 @@ def test_a_warm_call_is_a_look_up_and_the_kernel(library, backend, pair):
 
 
 def test_other_operands_of_the_same_layout_are_warm(library, backend, pair, rng):
-    gemmhub.matmul(*pair)
+    gemmhub.matmul(*pair), gemmhub.matmul(*pair)
     x, y = small(rng, (4, 4)), small(rng, (4, 4))
     a, b = library.array(x), library.array(y)
     assert is_short(gemmhub.matmul, a, b)

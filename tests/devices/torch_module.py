@@ -91,6 +91,9 @@ def build(machine):
                 raise RuntimeError("sparse tensors have no storage")
             return self.host.ctypes.data if self.host.size else 0
 
+        def element_size(self):
+            return self.host.itemsize
+
         def get_device(self):
             return -1 if self.device.index is None else self.device.index
 

@@ -37,6 +37,7 @@ from gemmhub.layout import MatrixLayout
 from gemmhub.numpy_backend import backend, blocked
 from gemmhub.numpy_backend.blocked import BlockedGemm, blocking, exact_depth, work_dtypes
 from gemmhub.numpy_backend.scratch import Lease
+from gemmhub.operands import Operands
 from gemmhub.problem import GemmProblem, Operand
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -62,7 +63,7 @@ def problem_of(m, n, k, a=F16, b=None, out=None, *, batch=(), c=False, activatio
         out=operand(m, n, out),
         compute_dtype=dtypes.compute_dtype(a, b, out),
         batch=batch,
-        c=operand(m, n, out) if c else None,
+        operands=Operands({"c": operand(m, n, out)} if c else {}),
         activation=activation,
     )
 
@@ -100,7 +101,8 @@ SIZES = st.one_of(st.integers(1, 300), st.integers(1, 10**6), st.sampled_from([6
 
 
 @given(SIZES, SIZES, SIZES, st.sampled_from(CONVERTED + (F32, F64, C64)), st.sampled_from([1, 2, 8, 64, 1000]),
-       st.sampled_from([(), (3,), (2, 1000)]), st.booleans(), st.sampled_from([None, "relu", "gelu"]))  # fmt: skip
+       st.sampled_from([(), (3,), (2, 1000)]), st.booleans(),
+       st.sampled_from([None, "relu", "gelu", "swiglu"]))  # fmt: skip
 def test_blocks_keep_within_the_limit(m, n, k, dtype, mib, batch, c, activation):
     activation = activation if dtype.kind not in "iuc" else None
     problem = problem_of(m, n, k, dtype, batch=batch, c=c, activation=activation)
@@ -171,7 +173,8 @@ def test_products_do_not_depend_on_the_blocks(dtype, size, batch, limit, activat
     poison, before = out.copy(), memory.copy()
     saved, blocked.scratch = blocked.scratch, StrictScratch()
     try:
-        gemm(a, b, out, c, None if bias is None else bias.reshape(-1), 2, -1 if with_c else 0)
+        given = {"c": c, "bias": None if bias is None else bias.reshape(-1)}
+        gemm(a, b, out, 2, -1 if with_c else 0, **{name: x for name, x in given.items() if x is not None})
     finally:
         blocked.scratch = saved
     assert ratio(out, a, b, **options) <= 1
@@ -190,12 +193,12 @@ def test_many_blocks_in_every_direction(dtype, k, scratch, rng):
     out = np.empty((200, 150), problem.out.dtype)
     for left in (a, np.asfortranarray(a), a[::-1], relaid(rng, a)[0]):
         for right in (b, np.asfortranarray(b), relaid(rng, b)[0]):
-            gemm(left, right, out, None, None, 1, 0)
+            gemm(left, right, out, 1, 0)
             assert ratio(out, left, right, out_dtype=out_dtype) <= 1
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16, E5M2, I8, I16, F32], ids=str)
-@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("with_c", [False, True])
 @pytest.mark.parametrize("limit", [TINY, 2**20, 2**25])
 def test_scratch_memory_is_what_was_announced(dtype, activation, with_c, limit, scratch, rng):
@@ -211,7 +214,7 @@ def test_scratch_memory_is_what_was_announced(dtype, activation, with_c, limit, 
     gemm = BlockedGemm(problem, limit)
     out = np.empty((3, 90, 130), result)
     with np.errstate(all="ignore"):
-        gemm(a, b, out, c if with_c else None, None, 1, 2 if with_c else 0)
+        gemm(a, b, out, 1, 2 if with_c else 0, **({"c": c} if with_c else {}))
         assert ratio(out, a, b, **options) <= 1
     assert scratch.leased <= gemm.blocks.scratch_bytes + 4096
 
@@ -225,7 +228,7 @@ def test_threads_have_separate_scratch_memory(dtype, rng):
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
             out[...] = 0
-            list(pool.map(lambda i: gemm(a[i], b, out[i], None, None, 1, 0), range(4)))
+            list(pool.map(lambda i: gemm(a[i], b, out[i], 1, 0), range(4)))
             assert ratio(out, a, b) <= 1
 
 
@@ -323,7 +326,7 @@ def test_long_stacks_of_small_matrices_in_little_memory(scratch, rng):
     gemm = BlockedGemm(problem, TINY)
     assert 1 < gemm.blocks.stacks < 1000
     out = np.empty((2, 1000, 9, 11), F16)
-    gemm(a, b, out, None, None, 1, 0)
+    gemm(a, b, out, 1, 0)
     assert ratio(out, a, b) <= 1
 
 
@@ -332,9 +335,9 @@ def test_a_shared_b_is_multiplied_once(dtype, monkeypatch, rng):
     seen = []
     plain = BlockedGemm.__call__
 
-    def watched(self, *operands):
+    def watched(self, *operands, **others):
         seen.append(operands[2].shape)
-        plain(self, *operands)
+        plain(self, *operands, **others)
 
     monkeypatch.setattr(BlockedGemm, "__call__", watched)
     a, b = draw(rng, (6, 20, 30), dtype), draw(rng, (30, 10), dtype)

@@ -131,8 +131,8 @@ class Product:
 
     def __call__(self):
         self.out[...] = 0
-        beta = 0 if self.c is None else 2
-        self.gemm(self.a, self.b, self.out, self.c, None, 1, beta)
+        more = {} if self.c is None else {"c": self.c}
+        self.gemm(self.a, self.b, self.out, 1, 2 if more else 0, **more)
         return self.out.copy()
 
     def right(self):

@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub.accuracy import activate
 from gemmhub.backend import Backend, Candidate, Kernel, Offer
 from gemmhub.capability import CPU, Absent, Ready, Refusal
 from gemmhub.dtypes import compute_dtype, info
+from gemmhub.epilogues import EPILOGUES, NUMPY
+from gemmhub.operands import BLOCK, OPERANDS
 from gemmhub.problem import GemmProblem
 
 Array = Any
+Operands = Mapping[str, Array]
+"""The operands beside a, b and out, by name."""
 
 
 class RightBackend(Backend):
@@ -28,6 +31,7 @@ class RightBackend(Backend):
     """
 
     name = "right"
+    takes = dict.fromkeys((*OPERANDS, "activation", "precision"))
 
     def probe(self) -> Ready | Absent:
         return Ready((CPU,), {"numpy": np.__version__})
@@ -43,8 +47,9 @@ class RightBackend(Backend):
         return Offer(tuple(Candidate(name, 1e-6 + problem.flops * 1e-9, order=order) for name in names))
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        def run(a: Array, b: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any, stream: Any) -> None:
-            out[...] = self.epilogue(problem, self.product(problem, a, b, candidate), out, c, bias, alpha, beta)
+        def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any, **operands: Array) -> None:
+            product = self.scaled(problem, a, b, candidate, operands)
+            out[...] = self.epilogue(problem, product, out, alpha, beta, operands)
 
         return Kernel(run, candidate)
 
@@ -58,24 +63,66 @@ class RightBackend(Backend):
             return np.einsum("...ik,...kj->...ij", a, b)
         return np.matmul(a, b)
 
+    def scaled(self, problem: GemmProblem, a: Array, b: Array, candidate: str, operands: Operands) -> Array:
+        """The product of the scaled operands, block by block along k where factors differ there."""
+        if not {"scale_a", "scale_b"} & operands.keys():
+            return self.product(problem, a, b, candidate)
+        deep = any(problem.operands[name].depth for name in ("scale_a", "scale_b") if name in operands)
+        step = BLOCK if deep else max(1, problem.k)
+        total = 0
+        for i, start in enumerate(range(0, max(1, problem.k), step)):
+            block = slice(start, start + step)
+            part = self.product(problem, a[..., block], b[..., block, :], candidate).astype(self.working(problem))
+            if "scale_a" in operands:
+                x = operands["scale_a"]
+                part = part * x[..., min(i, x.shape[-1] - 1)][..., np.newaxis]
+            if "scale_b" in operands:
+                x = self.columns(problem, operands["scale_b"])
+                part = part * x[..., min(i, x.shape[-2] - 1), :][..., np.newaxis, :]
+            total = total + part
+        return total
+
+    def columns(self, problem: GemmProblem, scale: Array) -> Array:
+        """Factors of b with each of a block of columns repeated."""
+        if problem.operands["scale_b"].axis != "n blocks":
+            return scale
+        return np.repeat(scale, BLOCK, axis=-1)[..., : problem.n]
+
+    def working(self, problem: GemmProblem) -> np.dtype[Any]:
+        """The dtype of the epilogue."""
+        if info(problem.compute_dtype).kind == "int" and info(problem.out.dtype).kind == "float":
+            return np.dtype(np.float64)
+        return problem.out.dtype if info(problem.out.dtype).kind in ("int", "uint", "bool") else problem.compute_dtype
+
     def epilogue(
-        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
     ) -> Array:
-        wide = np.result_type(problem.compute_dtype, out.dtype) if info(out.dtype).kind == "float" else None
-        working = out.dtype if info(out.dtype).kind in ("int", "uint", "bool") else problem.compute_dtype
-        if wide is not None and info(problem.compute_dtype).kind == "int":
-            working = np.dtype(np.float64)
+        working = self.working(problem)
         value = product.astype(working)
         if alpha == 0:
             value = np.zeros_like(value)
         elif alpha != 1:
             value = value * self.scalar(alpha, working)
-        if c is not None:
-            value = value + c.astype(working) * self.scalar(beta, working)
-        if bias is not None:
-            vector = bias.astype(working)
+        if "c" in operands:
+            value = value + operands["c"].astype(working) * self.scalar(beta, working)
+        if "bias" in operands:
+            vector = operands["bias"].astype(working)
             value = value + (vector[:, np.newaxis] if self.bias_axis(problem) == "m" else vector)
-        return activate(value, problem.activation).astype(out.dtype)
+        if "pre_activation" in operands:
+            operands["pre_activation"][...] = value
+        value = self.activated(problem, value)
+        if "amax" in operands:
+            operands["amax"][...] = np.max(np.abs(value), initial=0)
+        if "scale_out" in operands:
+            value = value * operands["scale_out"]
+        return value.astype(out.dtype)
+
+    def activated(self, problem: GemmProblem, value: Array) -> Array:
+        if problem.activation is None:
+            return value
+        if value.dtype.kind in "iu":
+            return np.maximum(value, 0)  # relu is the only one of integers
+        return EPILOGUES[problem.activation](value)
 
     def bias_axis(self, problem: GemmProblem) -> str:
         assert problem.bias is not None
@@ -103,27 +150,27 @@ class IgnoresC(RightBackend):
     """Forgets beta * c."""
 
     def epilogue(
-        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
     ) -> Array:
-        return super().epilogue(problem, product, out, None, bias, alpha, beta)
+        return super().epilogue(problem, product, out, alpha, beta, {x: y for x, y in operands.items() if x != "c"})
 
 
 class UnscaledC(RightBackend):
     """Adds c without beta."""
 
     def epilogue(
-        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
     ) -> Array:
-        return super().epilogue(problem, product, out, c, bias, alpha, 1)
+        return super().epilogue(problem, product, out, alpha, 1, operands)
 
 
 class Tail(RightBackend):
     """Never writes the last column when n is not a multiple of 8."""
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        def run(a: Array, b: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any, stream: Any) -> None:
-            full = self.epilogue(problem, self.product(problem, a, b, candidate), out, c, bias, alpha, beta)
-            n = problem.n - (problem.n % 8 != 0)
+        def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any, **operands: Array) -> None:
+            full = self.epilogue(problem, self.scaled(problem, a, b, candidate, operands), out, alpha, beta, operands)
+            n = out.shape[-1] - (out.shape[-1] % 8 != 0)
             out[..., :n] = full[..., :n] if full.shape[-1] > 1 else full
 
         return Kernel(run, candidate)
@@ -180,9 +227,11 @@ class StaleTranspose(RightBackend):
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         kept: dict[int, Array] = {}
 
-        def run(a: Array, b: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any, stream: Any) -> None:
+        def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any, **operands: Array) -> None:
             right = kept.setdefault(b.ctypes.data, b.copy())
-            out[...] = self.epilogue(problem, self.product(problem, a, right, candidate), out, c, bias, alpha, beta)
+            out[...] = self.epilogue(
+                problem, self.scaled(problem, a, right, candidate, operands), out, alpha, beta, operands
+            )
 
         return Kernel(run, candidate)
 
@@ -272,10 +321,10 @@ class RoundsScalars(RightBackend):
     """Computes the epilogue in the operands' dtype for any alpha and beta."""
 
     def epilogue(
-        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
     ) -> Array:
         natural = compute_dtype(problem.a.dtype, problem.b.dtype, problem.out.dtype)
-        return super().epilogue(replace(problem, compute_dtype=natural), product, out, c, bias, alpha, beta)
+        return super().epilogue(replace(problem, compute_dtype=natural), product, out, alpha, beta, operands)
 
 
 class WritesOutside(RightBackend):
@@ -284,11 +333,11 @@ class WritesOutside(RightBackend):
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         right = super().prepare(problem, candidate, workspace_limit).run
 
-        def run(a: Array, b: Array, out: Array, *rest: Any) -> None:
-            right(a, b, out, *rest)
+        def run(a: Array, b: Array, out: Array, *rest: Any, **operands: Array) -> None:
+            right(a, b, out, *rest, **operands)
             layout = problem.out.layout
-            if layout.col_stride == 1 and layout.row_stride > problem.n:
-                wider = np.lib.stride_tricks.as_strided(out, (*out.shape[:-1], problem.n + 1), out.strides)
+            if layout.col_stride == 1 and layout.row_stride > layout.cols:
+                wider = np.lib.stride_tricks.as_strided(out, (*out.shape[:-1], layout.cols + 1), out.strides)
                 wider[..., -1] = 0
 
         return Kernel(run, candidate)
@@ -372,11 +421,10 @@ class ReadsPoison(RightBackend):
     """Adds 0 * out where there is no c."""
 
     def epilogue(
-        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
     ) -> Array:
-        return super().epilogue(
-            problem, product, out, out if c is None and out.dtype.kind == "f" else c, bias, alpha, beta
-        )
+        reads = "c" not in operands and out.dtype.kind == "f" and out.shape == product.shape
+        return super().epilogue(problem, product, out, alpha, beta, {**operands, "c": out} if reads else operands)
 
 
 class SharedScratch(RightBackend):
@@ -385,11 +433,11 @@ class SharedScratch(RightBackend):
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         scratch: list[Array] = [None]
 
-        def run(a: Array, b: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any, stream: Any) -> None:
-            scratch[0] = self.product(problem, a, b, candidate)
+        def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any, **operands: Array) -> None:
+            scratch[0] = self.scaled(problem, a, b, candidate, operands)
             if threading.active_count() > 1:
                 time.sleep(0.005)  # the other threads' turn
-            out[...] = self.epilogue(problem, scratch[0].copy(), out, c, bias, alpha, beta)
+            out[...] = self.epilogue(problem, scratch[0].copy(), out, alpha, beta, operands)
 
         return Kernel(run, candidate)
 
@@ -439,9 +487,10 @@ class OldRows(RightBackend):
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         kernel = super().prepare(problem, candidate, workspace_limit)
 
-        def run(a: Array, b: Array, out: Array, c: Array, bias: Array, *rest: Any) -> None:
-            last = problem.m if bias is None or self.bias_axis(problem) == "n" else None
-            kernel.run(a[:last], b, out[:last], None if c is None else c[:last], bias, *rest)
+        def run(a: Array, b: Array, out: Array, *rest: Any, **operands: Array) -> None:
+            last = None if any(x.per_row for x in problem.operands.values()) else problem.m
+            rows = {name: x[:last] if name in ("c", "pre_activation") else x for name, x in operands.items()}
+            kernel.run(a[:last], b, out[:last], *rest, **rows)
 
         return replace(kernel, with_rows=lambda rows: run)
 
@@ -450,9 +499,9 @@ class FlushesNaN(RightBackend):
     """relu as max(0, x) of hardware that drops NaN."""
 
     def epilogue(
-        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
     ) -> Array:
-        value = super().epilogue(problem, product, out, c, bias, alpha, beta)
+        value = super().epilogue(problem, product, out, alpha, beta, operands)
         return np.fmax(value, out.dtype.type(0)) if problem.activation == "relu" and out.dtype.kind == "f" else value
 
 
@@ -460,9 +509,9 @@ class Saturates(RightBackend):
     """Clamps half results to the largest number."""
 
     def epilogue(
-        self, problem: GemmProblem, product: Array, out: Array, c: Array, bias: Array, alpha: Any, beta: Any
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
     ) -> Array:
-        value = super().epilogue(problem, product, out, c, bias, alpha, beta)
+        value = super().epilogue(problem, product, out, alpha, beta, operands)
         return np.clip(value, -65504, 65504) if out.dtype == np.float16 else value
 
 
@@ -495,3 +544,137 @@ class Gone(RightBackend):
 class RefusesAll(RightBackend):
     def offer(self, problem: GemmProblem) -> Offer | Refusal:
         return Refusal("not today", "come back tomorrow")
+
+
+class ExchangesGate(RightBackend):
+    """Applies the function of a gated activation to the other column of each pair."""
+
+    def activated(self, problem: GemmProblem, value: Array) -> Array:
+        if problem.activation is None or EPILOGUES[problem.activation].gate is None:
+            return super().activated(problem, value)
+        gate, up = EPILOGUES[problem.activation].split(value)
+        return EPILOGUES[problem.activation].formula(up, NUMPY) * gate
+
+
+class OtherGelu(RightBackend):
+    """gelu in the tanh form."""
+
+    def activated(self, problem: GemmProblem, value: Array) -> Array:
+        return super().activated(
+            replace(problem, activation="gelu_tanh") if problem.activation == "gelu" else problem, value
+        )
+
+
+class Without(RightBackend):
+    """Computes without the operand ``dropped``."""
+
+    dropped = ""
+
+    def scaled(self, problem: GemmProblem, a: Array, b: Array, candidate: str, operands: Operands) -> Array:
+        return super().scaled(problem, a, b, candidate, {x: y for x, y in operands.items() if x != self.dropped})
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
+    ) -> Array:
+        operands = {x: y for x, y in operands.items() if x != self.dropped}
+        return super().epilogue(problem, product, out, alpha, beta, operands)
+
+
+class WithoutScaleA(Without):
+    dropped = "scale_a"
+
+
+class WithoutScaleB(Without):
+    dropped = "scale_b"
+
+
+class WithoutScaleOut(Without):
+    dropped = "scale_out"
+
+
+class WithoutAmax(Without):
+    """Never writes it."""
+
+    dropped = "amax"
+
+
+class NextBlock(RightBackend):
+    """Takes the factors of the next block of columns."""
+
+    def columns(self, problem: GemmProblem, scale: Array) -> Array:
+        blocked = problem.operands["scale_b"].axis == "n blocks"
+        return super().columns(problem, np.roll(scale, 1, axis=-1) if blocked else scale)
+
+
+class OneMatrixForAll(RightBackend):
+    """Takes the factors of a stack's first matrix for all."""
+
+    def scaled(self, problem: GemmProblem, a: Array, b: Array, candidate: str, operands: Operands) -> Array:
+        first = {x: y[:1] if y.ndim == 3 and x.startswith("scale") else y for x, y in operands.items()}
+        return super().scaled(problem, a, b, candidate, first)
+
+
+class LatePreActivation(RightBackend):
+    """Writes pre_activation after the activation."""
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
+    ) -> Array:
+        result = super().epilogue(problem, product, out, alpha, beta, operands)
+        if "pre_activation" in operands and problem.out_columns == problem.n:
+            operands["pre_activation"][...] = result
+        return result
+
+
+class LateAmax(RightBackend):
+    """Writes amax after scale_out."""
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
+    ) -> Array:
+        result = super().epilogue(problem, product, out, alpha, beta, operands)
+        if "amax" in operands:
+            operands["amax"][...] = np.max(np.abs(result), initial=0)
+        return result
+
+
+class AmaxWithoutNaN(RightBackend):
+    """The largest of the numbers among the results."""
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
+    ) -> Array:
+        result = super().epilogue(problem, product, out, alpha, beta, operands)
+        if "amax" in operands and np.isnan(operands["amax"]).any():
+            operands["amax"][...] = np.fmax.reduce(np.abs(result).astype(np.float32), axis=None)
+        return result
+
+
+class WritesBesidePreActivation(RightBackend):
+    """Rounds its rows up where they are padded."""
+
+    def epilogue(
+        self, problem: GemmProblem, product: Array, out: Array, alpha: Any, beta: Any, operands: Operands
+    ) -> Array:
+        result = super().epilogue(problem, product, out, alpha, beta, operands)
+        if "pre_activation" in operands:
+            x, layout = operands["pre_activation"], problem.operands["pre_activation"].layout
+            if layout.col_stride == 1 and layout.row_stride > layout.cols:
+                np.lib.stride_tricks.as_strided(x, (*x.shape[:-1], layout.cols + 1), x.strides)[..., -1] = 0
+        return result
+
+
+class DirectWithoutBias(RightBackend):
+    """direct_epilogue forgets the bias."""
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        kernel = super().prepare(problem, candidate, workspace_limit)
+
+        def direct(a: Array, b: Array, out: Array | None, *rest: Any, **operands: Array) -> Array:
+            out = np.empty((*problem.batch, problem.m, problem.out_columns), problem.out.dtype) if out is None else out
+            operands.pop("bias", None)
+            kernel.run(a, b, out, *rest, **operands)
+            return out
+
+        simple = problem.operands.keys() <= {"c", "bias"}
+        return replace(kernel, direct_epilogue=direct) if simple else kernel

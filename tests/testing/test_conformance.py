@@ -18,8 +18,9 @@ from gemmhub.backend import Kernel
 from gemmhub.capability import Device, Ready
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub.testing import Case, ConformanceSuite, Memory, Unrepresentable, check, draw, matrix
-from gemmhub.testing.axes import AXES
-from gemmhub.testing.cases import possible
+from gemmhub.testing.axes import axes
+from gemmhub.testing.case import possible
+from gemmhub.testing.cases import _matrix
 from gemmhub.testing.operands import Operands, draw_values
 
 pytest_plugins = ("pytester",)
@@ -38,10 +39,21 @@ ONLY = {
 """Fields of the only cases that such a backend may fail, where many cases precede the first of them that it does."""
 
 
+PART = {
+    "ExchangesGate": "activation", "OtherGelu": "activation", "WithoutScaleA": "scale_a", "WithoutScaleB": "scale_b",
+    "WithoutScaleOut": "scale_out", "WithoutAmax": "amax", "NextBlock": "scale_b", "OneMatrixForAll": "scale_a",
+    "LatePreActivation": "pre_activation", "LateAmax": "amax", "AmaxWithoutNaN": "amax",
+    "WritesBesidePreActivation": "pre_activation", "DirectWithoutBias": "bias",
+}  # fmt: skip
+"""Operands, or "activation", of the only cases that such a backend may fail."""
+
+
 def first_failure(backend: RightBackend) -> str:
     backend.probe()
     only = ONLY.get(type(backend).__name__, {})
     for case in matrix():
+        if PART.get(type(backend).__name__, "precision") not in {*case.parts, "precision"}:
+            continue
         if any(getattr(case, field) != value for field, value in only.items()):
             continue
         try:
@@ -96,6 +108,19 @@ def first_failure(backend: RightBackend) -> str:
         ("Saturates", "likely: NaN or infinity did not propagate"),
         ("DirectWrong", r"direct\(a, b, None\) returned float32"),
         ("FalselyInsensitive", "layout_sensitive is False"),
+        ("ExchangesGate", "activation='swiglu.*wrong result"),
+        ("OtherGelu", "likely: gelu was not applied: gelu_tanh was, in place of it"),
+        ("WithoutScaleA", r"likely: scales of operands \(scale_a=\) did not enter"),
+        ("WithoutScaleB", r"likely: scales of operands \(scale_b=\) did not enter"),
+        ("WithoutScaleOut", r"likely: a scale of the result \(scale_out=\) did not enter"),
+        ("WithoutAmax", "wrong amax.*1 of 1 elements are off"),
+        ("NextBlock", "'scale_b': '.*wrong result"),
+        ("OneMatrixForAll", "'scale_a': 'batch.*wrong result"),
+        ("LatePreActivation", "wrong pre_activation"),
+        ("LateAmax", "wrong amax"),
+        ("AmaxWithoutNaN", "wrong amax"),
+        ("WritesBesidePreActivation", r"wrote outside pre_activation: \d+ bytes"),
+        ("DirectWithoutBias", r"direct_epilogue\(..., out=None\).*likely: a bias \(bias=\) did not enter"),
     ],
 )
 def test_catches(backend: str, message: str) -> None:
@@ -143,19 +168,19 @@ def test_trap_values_are_what_they_promise() -> None:
 
 
 def test_matrix_is_fixed_and_covers_its_axes() -> None:
-    cases = matrix()
-    assert cases == matrix.__wrapped__()
+    cases, every = matrix(), axes()
+    assert cases == _matrix.__wrapped__((), ())
     assert len({str(case) for case in cases}) == len(cases)
-    seen = [{name: set() for name in AXES} for _ in cases]
+    seen = [{name: set() for name in every} for _ in cases]
     for case, held in zip(cases, seen):
-        for name, axis in AXES.items():
+        for name, axis in every.items():
             held[name] = {i for i, v in enumerate(axis.values) if all(getattr(case, f) == x for f, x in v.items())}
     # c_dtype and bias_dtype are resolved or dropped when a case is made, and "shared" needs a batch.
-    pairs = [x for x in product(AXES, AXES) if x[0] < x[1] and not {"c_dtype", "bias_dtype", "addend"} & set(x)]
+    pairs = [x for x in product(every, every) if x[0] < x[1] and not {"c_dtype", "bias_dtype", "addend"} & set(x)]
     for x, y in pairs:
-        for i, j in product(range(len(AXES[x].values)), range(AXES[y].main)):
-            if possible({**AXES[x].values[i], **AXES[y].values[j]}):
-                assert any(i in held[x] and j in held[y] for held in seen), (AXES[x].values[i], AXES[y].values[j])
+        for i, j in product(range(len(every[x].values)), range(every[y].main)):
+            if possible({**every[x].values[i], **every[y].values[j]}):
+                assert any(i in held[x] and j in held[y] for held in seen), (every[x].values[i], every[y].values[j])
 
 
 def test_a_case_is_the_problem_that_gemmhub_would_describe() -> None:
@@ -163,21 +188,15 @@ def test_a_case_is_the_problem_that_gemmhub_would_describe() -> None:
     rng = np.random.default_rng(seed)
     for case in [case for case in (*matrix()[::3], *(draw(rng) for _ in range(100))) if not case.packed]:
         x = Operands(case)
-        c = x.out.array if case.c == "out" else None if x.c is None else x.c.array
-        given: options.Options = {
-            "alpha": case.alpha,
-            "activation": case.activation,
-            "deterministic": case.deterministic,
-        }
-        given["precision"] = case.precision
-        if c is not None:
-            given.update(c=c, beta=case.beta)
-        if x.bias is not None:
-            given["bias"] = x.bias.array if case.bias == "n" else x.bias.array[:, np.newaxis]
-        given.update({name: scale.array for name, scale in x.scales.items()})
+        given: dict[str, object] = {name: placed.array for name, placed in x.others.items()}
+        if case.c == "out":
+            given["c"] = x.out.array
+        given.update(
+            alpha=case.alpha, activation=case.activation, deterministic=case.deterministic, precision=case.precision
+        )
+        if case.c is not None:
+            given["beta"] = case.beta
         described = describe.describe(x.a.array, x.b.array, x.out.array, options.request(given)).problem
-        if case.bias == "m" and (case.m == 1 or case.n == 1):
-            continue  # a vector of one element, or one that numpy reads along n
         assert settled(described) == settled(x.problem), (seed, case)
 
 
@@ -190,8 +209,8 @@ def settled(problem: GemmProblem) -> GemmProblem:
         return replace(x, layout=replace(layout, row_stride=rows, col_stride=cols))
 
     a, b, out = operand(problem.a), operand(problem.b), operand(problem.out)
-    bias = problem.bias and replace(problem.bias, stride=1 if problem.n == 1 else problem.bias.stride)
-    return replace(problem, a=a, b=b, out=out, c=problem.c and operand(problem.c), bias=bias)
+    matrices = {name: operand(x) for name, x in problem.operands.items() if isinstance(x, Operand)}
+    return replace(problem, a=a, b=b, out=out).having(**matrices)
 
 
 class FakeDevice(Memory):
@@ -214,9 +233,9 @@ class OnDevice(RightBackend):
         assert problem.device == Device("cuda", 1)
         run = super().prepare(problem, candidate, workspace_limit).run
 
-        def checked(*arguments) -> None:
+        def checked(*arguments, **operands) -> None:
             assert arguments[-1] == 7
-            run(*arguments)
+            run(*arguments, **operands)
 
         return Kernel(checked, candidate)
 

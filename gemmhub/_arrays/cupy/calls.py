@@ -58,7 +58,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
             if found is None or cupy.cuda.runtime.getDevice() != found.ordinal:
                 return None
             out = ndarray(found.shape, found.dtype)
-            found.run(x, y, out.data.ptr, None, None, found.alpha, found.beta, current(found.ordinal).ptr)
+            found.run(x, y, out.data.ptr, found.alpha, found.beta, current(found.ordinal).ptr)
             return out
         z = out.data.ptr
         key = (settings(), *facts(a), *facts(b), *facts(out))
@@ -72,7 +72,7 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
         a_bytes, b_bytes, out_bytes = found.spans
         if (z < x + a_bytes and x < z + out_bytes) or (z < y + b_bytes and y < z + out_bytes):
             return None
-        found.run(x, y, z, None, None, found.alpha, found.beta, current(found.ordinal).ptr)
+        found.run(x, y, z, found.alpha, found.beta, current(found.ordinal).ptr)
         return out
 
     def learn(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -10,10 +12,14 @@ import numpy as np
 
 from gemmhub import dtypes
 from gemmhub._arrays.dlpack.operands import DLPackArrays
-from gemmhub._arrays.torch import tensors
+from gemmhub._arrays.torch import calls, tensors
 from gemmhub._arrays.torch.operands import torch_dtypes
+from gemmhub._base.geometry import as_matrix, expand, reach
+from gemmhub.array_library import FastPath
 from gemmhub.dtypes import ML_DTYPES, DType
 from gemmhub.errors import InputError
+from gemmhub.operands import OPERANDS, Product
+from gemmhub.problem import GemmProblem
 
 Array = Any
 
@@ -23,8 +29,52 @@ class TorchHostArrays(DLPackArrays):
 
     def __init__(self) -> None:
         super().__init__("torch")
+        self.module = torch = sys.modules["torch"]
+        self.place = torch.device("cpu")
         self.increment_version = tensors.increment_version()
         self._formats = _formats()
+
+    def fast_path(self, settings: Callable[[], object], alpha: Any = 1, beta: Any = 0) -> FastPath:  # type: ignore[override]
+        return calls.fast_path(self, settings, alpha, beta)
+
+    def dtype_of(self, dtype: DType) -> Any:
+        """torch's dtype for ``dtype``."""
+        return torch_dtypes()[1][dtype]
+
+    def raw_stream(self, index: int | None) -> None:
+        """There are no streams."""
+
+    def at_addresses(
+        self, run: Callable[..., None], problem: GemmProblem, shape: tuple[int, ...], a: Any, b: Any, out: Any,
+        operands: Mapping[str, Any],
+    ) -> Callable[..., None] | None:  # fmt: skip
+        """``run`` of a kernel, as a function of the addresses of operands with the layouts of these; None where kernels
+        get a copy of one.
+        """
+        left, right = self.view(a, "a"), self.view(b, "b")
+        result = np.empty(shape, problem.out.dtype) if out is None else self.view(out, "out")
+        whole = (*shape[:-1], problem.n) if right.ndim > 1 else shape
+        product = Product(
+            problem.m, problem.n, problem.k, problem.batch, left.ndim, right.ndim, whole, problem.out.dtype,
+            problem.compute_dtype,
+        )  # fmt: skip
+        readers = {}
+        for name, x in operands.items():
+            view = self.view(x, name)
+            native = OPERANDS[name].native(view, product)
+            if native.ctypes.data != view.ctypes.data:
+                return None
+            readers[name] = _reader(native)
+        read_a, read_b = _reader(as_matrix(left, "a")), _reader(as_matrix(right, "b"))
+        read_out = _reader(expand(result, left.ndim, right.ndim))
+
+        def at_addresses(x: int, y: int, z: int, alpha: Any, beta: Any, stream: None, **named: int) -> None:
+            given = {name: readers[name](address) for name, address in named.items()} if named else named
+            # Infinity and NaN are results: the caller's state must not make an exception of one.
+            with np.errstate(all="ignore"):
+                run(read_a(x), read_b(y), read_out(z), alpha, beta, None, **given)
+
+        return at_addresses
 
     def view(self, x: Any, argument: str) -> Array:
         if not tensors.is_tensor(x):
@@ -67,6 +117,13 @@ class _Memory:
         self.__array_interface__ = {
             "shape": shape, "typestr": code, "data": (address, False), "strides": strides, "version": 3,
         }  # fmt: skip
+
+
+def _reader(like: Array) -> Callable[[int], Array]:
+    """A function of an address: the memory there as an array with the shape, dtype and strides of ``like``."""
+    ndarray, shape, dtype, strides = np.ndarray, like.shape, like.dtype, like.strides
+    memory: Callable[[int], Any] = (ctypes.c_char * reach(like)[1]).from_address
+    return lambda address: ndarray(shape, dtype, memory(address), 0, strides)
 
 
 def _formats() -> dict[Any, tuple[str, DType]]:

@@ -116,6 +116,10 @@ class TorchArrays(DeviceArrays):
     def fast_path(self, settings: Callable[[], object], alpha: Any = 1, beta: Any = 0) -> FastPath:
         return calls.fast_path(self, settings, alpha, beta)
 
+    def at_addresses(self, run: Callable[..., None], *call: Any) -> Callable[..., None]:
+        """``run`` of a kernel, as a function of the operands' addresses: that is what it takes on devices."""
+        return run
+
     def dtype_of(self, dtype: DType) -> Any:
         """torch's dtype for ``dtype``."""
         return self._to_torch[dtype]

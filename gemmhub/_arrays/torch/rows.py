@@ -27,7 +27,7 @@ class Family:
     """The kernels of products that differ in their rows alone."""
 
     def __init__(self, arrays: Any, problem: GemmProblem, alpha: Any, beta: Any) -> None:
-        self.columns, self.inner = problem.n, problem.k
+        self.columns, self.inner, self._n = problem.out_columns, problem.k, problem.n
         self.dtype, self.place = arrays.dtype_of(problem.out.dtype), arrays.place
         self.empty, self.stream, self.ordinal = arrays.module.empty, arrays.raw_stream, arrays.device.index
         self.alpha, self.beta = alpha, beta
@@ -45,7 +45,7 @@ class Family:
         run = self._runs.get(rows)
         if run is None:
             with_rows = self._buckets.get(end(rows))
-            if with_rows is None or (rows, self.columns, self.inner) in measured:
+            if with_rows is None or (rows, self._n, self.inner) in measured:
                 return None
             run = with_rows(rows)
             if run is not None:
@@ -84,10 +84,14 @@ class Families:
         if run is None:
             return None
         out = family.empty((*shape[:-1], family.columns), dtype=family.dtype, device=family.place)
-        vector, alpha, beta = None if bias is None else bias.data_ptr(), family.alpha, family.beta
+        alpha, beta = family.alpha, family.beta
         if options:
             alpha, beta = options.get("alpha", alpha), options.get("beta", beta)
-        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, vector, alpha, beta, family.stream(family.ordinal))
+        stream = family.stream(family.ordinal)
+        if bias is None:
+            run(a.data_ptr(), b.data_ptr(), out.data_ptr(), alpha, beta, stream)
+        else:
+            run(a.data_ptr(), b.data_ptr(), out.data_ptr(), alpha, beta, stream, bias=bias.data_ptr())
         return out
 
     def learn(
@@ -106,7 +110,7 @@ class Families:
             or (problem.bias and problem.bias.axis != "n")
         ):
             return
-        if "stream" in options or options.get("c") is not None:
+        if "stream" in options or problem.operands.keys() - {"bias"}:
             return
         key = self._key_of(a, b, options)
         family = self._families.get(key)

@@ -6,7 +6,7 @@ torch is never imported here: where a tensor exists, torch is loaded already.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -86,12 +86,43 @@ def dispatched() -> bool:
 
 def recording() -> bool:
     """Whether torch.jit.trace, or the export to ONNX that is built on it, records the operations of this thread."""
-    return bool(_recording_test()())
+    return bool(recording_test()())
 
 
 @cache
-def _recording_test() -> Callable[[], bool]:
+def recording_test() -> Callable[[], bool]:
+    """torch's own test for :func:`recording`."""
     return getattr(getattr(sys.modules["torch"], "_C", None), "_is_tracing", bool)
+
+
+def traced(found: Iterable[Any]) -> bool:
+    """Whether a product of tensors must be an operator of torch.
+
+    It must under a tracer, a transform or a dispatch mode, on the device meta, and for subclasses that handle operators
+    themselves.
+    """
+    if recording() or dispatched() or forward_mode() or transform_test()():
+        return True
+    tensor = sys.modules["torch"].Tensor
+    for x in found:
+        if type(x) is not tensor and not plain_subclass(type(x)):
+            return True
+        if x.is_meta or _mapped_test()(x):
+            return True
+    return False
+
+
+@cache
+def _mapped_test() -> Callable[[Any], bool]:
+    """A test whether a tensor has a dimension that torch.autograd maps over (``is_grads_batched``); since torch 2.2."""
+    functorch = getattr(getattr(sys.modules["torch"], "_C", None), "_functorch", None)
+    return getattr(functorch, "is_legacy_batchedtensor", lambda x: False)
+
+
+@cache
+def transform_test() -> Callable[[], bool]:
+    """A test whether a transform of torch.func is active in this thread."""
+    return getattr(getattr(sys.modules["torch"], "_C", None), "_are_functorch_transforms_active", bool)
 
 
 def forward_mode() -> bool:

@@ -22,6 +22,7 @@ from gemmhub import (
     hookimpl,
 )
 from gemmhub.backend import WORKSPACE
+from gemmhub.operands import OPERANDS
 
 
 class Scripted(Backend):
@@ -30,6 +31,8 @@ class Scripted(Backend):
     A replacement is the answer itself, a function of what the method is given, or an exception to raise.
     ``calls`` counts how often each method was called.
     """
+
+    takes = dict.fromkeys((*OPERANDS, "activation", "precision"))
 
     def __init__(self, name: str, layout_sensitive: bool = False, **answers: Any) -> None:
         self.name = name
@@ -71,7 +74,7 @@ class Scripted(Backend):
         return self._answer("prepare", self._kernel, problem, candidate, workspace_limit)
 
     def _kernel(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
-        def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        def run(a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, **operands: Any) -> None:
             np.matmul(a, b, out=out)
             self._answer("run", None, a, b, out, candidate)
 

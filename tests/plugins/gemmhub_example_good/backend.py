@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gemmhub_example_good.probe import probe
@@ -15,6 +15,7 @@ class ExampleBackend(Backend):
     """C = alpha A B + beta C + bias, block by block."""
 
     name = "example"
+    takes: ClassVar = {"c": frozenset({"matrix"}), "bias": frozenset({"n", "m"}), "precision": None}
 
     def probe(self) -> Ready | Absent:
         return probe()
@@ -25,8 +26,6 @@ class ExampleBackend(Backend):
             return Refusal(f"it takes float32, not {', '.join(sorted(dtypes - {'float32'}))}", "convert the operands")
         if problem.batch:
             return Refusal("it takes no batches", "multiply matrix by matrix")
-        if problem.activation is not None:
-            return Refusal(f"it knows no {problem.activation}", "apply the activation to the result")
         call = lower(problem)
         if isinstance(call, Refusal):
             return call
@@ -36,7 +35,7 @@ class ExampleBackend(Backend):
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         size = int(candidate.removeprefix("block"))
 
-        def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        def run(a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None) -> None:
             rows = bias if bias is None or (problem.bias and problem.bias.axis == "n") else bias[:, np.newaxis]
             for i in range(0, problem.m, size):
                 for j in range(0, problem.n, size):

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gemmhub import accuracy
 from gemmhub._base import printing, progress, registered
-from gemmhub._base.geometry import as_matrix, expand
 from gemmhub._base.guard import memory_errors
 from gemmhub._call import bind, describe
 from gemmhub._call.describe import Call
 from gemmhub._call.options import Options, Request, request
-from gemmhub._check.spot_check import generator, spot_check
+from gemmhub._check.product import hosted, on_host
+from gemmhub._check.spot_check import examine, generator
 from gemmhub._choice import decide
 from gemmhub.capability import Refusal
 from gemmhub.config import Settings
@@ -30,8 +30,6 @@ HOST = "numpy"
 """The backend that serves as a reference where the operands are on a device."""
 
 _REFERENCE_SECONDS = 1.0
-_ROWS = 8
-"""Rows of a result with an epilogue that are recomputed in full."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,8 @@ def compare(
     """Run this product on every capable backend (or on those named) and check each result.
 
     Operands on a device are copied to the host for ``numpy``, as a reference that shares nothing with the device's
-    libraries; unless ``numpy`` is named, only where it takes less than a second. Plain products are checked by
-    :func:`gemmhub.spot_check`; of products with an epilogue a sample of rows is recomputed. A backend that the settings
+    libraries; unless ``numpy`` is named, only where it takes less than a second. Each result is checked as by
+    :func:`gemmhub.spot_check`, with all options of the call. A backend that the settings
     name (``backend=``, a context, environment or file) and that cannot run the operands has a row with its reason.
 
     Parameters
@@ -156,12 +154,13 @@ def compare(
     generator(seed)  # before anything is computed
     with locks.deciding:
         asked = request(options)
-        here = _Side(describe.describe(a, b, None, asked), a, b, asked)
+        found = describe.describe(a, b, None, asked)
+        here = _Side(found, a, b, describe.beside(found.arrays, asked))
         call = here.call
         able = {x.entry.name: (x, here) for x in decide.able_backends(call.problem)}
     names = named or tuple(able)
     if call.problem.device.kind != "cpu" and call.problem.packed_by is None and (not named or HOST in named):
-        host = _host_side(here, options)
+        host = _host_side(here)
         numpy = next((x for x in decide.able_backends(host.call.problem) if x.entry.name == HOST), None)
         if numpy is not None and (named or (numpy.seconds or 0.0) <= _REFERENCE_SECONDS):
             able[HOST] = numpy, host
@@ -216,16 +215,14 @@ def _named(backends: Any) -> tuple[str, ...]:
     return names
 
 
-def _host_side(here: _Side, options: Options) -> _Side:
+def _host_side(here: _Side) -> _Side:
     """The call of ``here`` with copies of its operands on the host."""
     call = here.call
     if here.asked.stream is not None:
         call.arrays.synchronize()  # copies are made on the current stream
     fetch = call.arrays.to_host
     a, b = fetch(call.a.owner), fetch(call.b.owner)
-    given = {"c": call.c, "bias": call.bias, **call.extra}
-    there = {name: fetch(x.owner) for name, x in given.items() if x is not None}
-    asked = request(cast(Options, {**options, **there, "stream": None}))
+    asked = hosted(here.asked, fetch)
     return _Side(describe.describe(a, b, None, asked), a, b, asked)
 
 
@@ -237,60 +234,18 @@ def _difference(result: Any, first: Any) -> float:
         return float(np.nanmax(np.where(np.isnan(difference), 0.0, difference)))
 
 
-def on_host(call: Call) -> Call:
-    """``call`` with its operands on the host, copied from a device where necessary."""
-    if call.problem.device.kind == "cpu" or isinstance(call.a, np.ndarray):
-        return call
-    fetch = call.arrays.to_host
-    a = fetch(call.a.owner)
-    b = call.b if call.problem.packed_by else fetch(call.b.owner)
-    c = bias = None
-    if call.c is not None:
-        c = expand(np.broadcast_to(fetch(call.c.owner), call.out_shape), call.a.ndim, call.b.ndim)
-    if call.bias is not None:
-        bias = fetch(call.bias.owner).reshape(-1)
-    extra = {name: fetch(x.owner).reshape(-1) for name, x in call.extra.items()}
-    return replace(call, a=a, b=b, c=c, bias=bias, extra=extra)
-
-
 def check_result(
     call: Call, asked: Request, result: Any, seed: int | None = None, samples: int | None = None
 ) -> tuple[bool, float, str]:
     """Check ``result``; return (whether it is correct, worst error over bound, remark).
 
-    ``samples`` limits the check of a plain product to so many random elements.
+    ``samples`` limits the check to so many random elements.
     """
     problem, arrays = call.problem, call.arrays
     if problem.device.kind != "cpu" and asked.stream is not None:
         arrays.synchronize()  # the check reads on the current stream
-    native = arrays.to_host(result)
-    call = on_host(call)
-    if problem.plain and problem.packed_by is None:
-        found = spot_check(call.a, call.b, native, precision=problem.precision, seed=seed, samples=samples)
-        return found.ok, found.worst, "" if found.ok else found.reason
-    if problem.empty or problem.packed_by is not None:
+    if problem.packed_by is not None:
         return True, 0.0, "not checked"
-    rng = generator(seed)
-    rows = np.sort(rng.choice(problem.m, min(_ROWS, problem.m), replace=False))
-    left = as_matrix(call.a, "a")[..., rows, :]
-    bias = call.bias
-    if bias is not None and problem.bias is not None and problem.bias.axis == "m":
-        bias = bias[rows, np.newaxis]
-    extra = dict(call.extra)
-    if problem.scale_a is not None and problem.scale_a.axis == "m":
-        extra["scale_a"] = extra["scale_a"][rows]
-    expected = accuracy.reference(
-        left,
-        as_matrix(call.b, "b"),
-        model=accuracy.problem_model(problem),
-        alpha=asked.alpha,
-        beta=asked.beta,
-        c=None if call.c is None else call.c[..., rows, :],
-        bias=bias,
-        activation=problem.activation,
-        out_dtype=problem.out.dtype,
-        **extra,
-    )
-    got = expand(np.asarray(native), call.a.ndim, call.b.ndim)[..., rows, :]
-    ratio = float(np.max(expected.ratio(got), initial=0.0))
-    return ratio <= 1.0, ratio, f"{len(rows)} rows recomputed"
+    native = np.asarray(arrays.to_host(result))
+    found = examine(on_host(call, asked), asked, native, seed=seed, samples=samples)
+    return found.ok, found.worst, "" if found.ok else found.reason

@@ -8,11 +8,12 @@ times 0, and infinite terms of both signs give NaN; infinite terms of one sign g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from gemmhub._base.inner_products import TILE, tiles, widen
+from gemmhub._check.affine import Affine
 
 Array = Any
 
@@ -27,6 +28,16 @@ _KINDS = 2**31
 def budget(k: int) -> int:
     """The number of elements with inner dimension ``k`` that the budget covers."""
     return int(np.clip(WORK // max(1, k), 64, 65536))
+
+
+class Lines(Protocol):
+    """Facts about the rows of a, or the columns of b: which are finite, and their 2-norms."""
+
+    @property
+    def finite(self) -> Array: ...
+
+    @property
+    def norm(self) -> Array: ...
 
 
 class Cells:
@@ -83,7 +94,7 @@ class _Kinds:
         self.determined = work <= _KINDS
 
     def of(self, rows: slice, cols: slice) -> Array:
-        """inf, -inf or NaN for the elements of a tile; undefined for those whose operands are finite."""
+        """inf, -inf or NaN for the elements of a tile; 0 for those whose operands are finite."""
         signs = np.zeros((rows.stop - rows.start, cols.stop - cols.start))
         lines = _inside(self.left.lines, rows)
         for inner in _chunks(self.left.inner, max(len(lines), signs.shape[1])) if len(lines) else ():
@@ -96,7 +107,7 @@ class _Kinds:
         # Every infinite factor contributes 1 or -1, and 0 against a 0: all must agree. A NaN never agrees.
         count = self.left.count[rows, None] + self.right.count[cols]
         kind = np.where(signs == count, np.inf, np.where(signs == -count, -np.inf, np.nan))
-        return np.where(count > 0, kind, np.nan)
+        return np.where(count == 0, 0.0, kind)
 
 
 def _inside(lines: Array, here: slice) -> Array:
@@ -115,12 +126,15 @@ def _infinite_signs(x: Array) -> Array:
 class Suspects:
     """Collects the elements of c to recompute, tile by tile."""
 
-    def __init__(self, a: Array, b: Array, finite_a: Array, finite_b: Array, rng: np.random.Generator) -> None:
-        """``finite_a`` and ``finite_b`` are masks of the finite rows of a and columns of b."""
+    def __init__(
+        self, a: Array, b: Array, left: Lines, right: Lines, affine: Affine, rng: np.random.Generator
+    ) -> None:  # fmt: skip
+        """``left`` are the facts about the rows of a and ``right`` about the columns of b, both with their factors."""
         limit = budget(a.shape[1])
-        self.rng, self.finite_a, self.finite_b = rng, finite_a, finite_b
+        self.rng, self.left, self.right, self.affine = rng, left, right, affine
         real = all(np.dtype(x.dtype).kind != "c" for x in (a, b))  # the sign of a complex infinity is not compared
-        self.kinds = _Kinds(a, b, finite_a, finite_b) if real and not (finite_a.all() and finite_b.all()) else None
+        self.real, finite = real, left.finite.all() and right.finite.all()
+        self.kinds = _Kinds(a, b, left.finite, right.finite) if real and not finite else None
         self.finite = Cells(_CERTAIN)
         """Finite elements with an operand that is not finite: wrong."""
         self.strange = Cells(limit)
@@ -130,27 +144,44 @@ class Suspects:
         self.overflowed = Cells(limit // 2)
         """A sample of the same elements, or all of them."""
 
-    def look(self, tile: Array, rows: slice, cols: slice, norm_a: Array, norm_b: Array) -> Array | None:
-        """Examine a tile; return the mask of elements that must have overflowed, or None. The norms are 2-norms."""
+    def look(self, tile: Array, rows: slice, cols: slice, addend: Array, magnitude: Array) -> Array | None:
+        """Examine a tile, with the sum of its addends and of their absolute values.
+
+        Return the mask of elements that are missing in the sums of finite rows and columns, as they must have
+        overflowed or have an addend that is not finite; None where none is.
+        """
         good = np.isfinite(tile)
-        clean = self.finite_a[rows, None] & self.finite_b[cols]
-        if good.all() and clean.all():
+        clean = self.left.finite[rows, None] & self.right.finite[cols]
+        added = np.isfinite(addend)
+        if good.all() and clean.all() and np.all(added):
             return None
         origin = (rows.start, cols.start)
         random = self.rng.random(tile.shape)
-        self.finite.offer(good & ~clean, origin, random)
-        if self.kinds is not None and not clean.all():
-            strange = ~good & ~clean
-            if self.kinds.determined:
-                kind = self.kinds.of(rows, cols)
+        tidy = clean & added
+        self.finite.offer(good & ~tidy, origin, random)
+        if self.real and not tidy.all():
+            strange = ~good & ~tidy
+            if self.kinds is None or self.kinds.determined:
+                kind = self._kind(rows, cols, addend)
                 strange &= ~((tile == kind) | (np.isnan(tile) & np.isnan(kind)))
             self.strange.offer(strange, origin, random)
-        overflowed = ~good & clean
+        overflowed = ~good & tidy
         if not overflowed.any():
-            return None
-        self.least.offer(overflowed, origin, norm_a[rows, None] * norm_b[cols])
+            return clean & ~added if np.any(clean & ~added) else None
+        size = self.left.norm[rows, None] * self.right.norm[cols] + magnitude
+        self.least.offer(overflowed, origin, size)
         self.overflowed.offer(overflowed, origin, random)
-        return overflowed
+        return overflowed | (clean & ~added)
+
+    def _kind(self, rows: slice, cols: slice, addend: Array) -> Array:
+        """inf, -inf or NaN for the elements of a tile; 0 for those whose operands are all finite."""
+        with np.errstate(all="ignore"):
+            kind: Array = 0.0
+            if self.kinds is not None:
+                factor = np.sign(self.affine.rows)[rows, None] * np.sign(self.affine.scale_b)[cols]
+                kind = self.kinds.of(rows, cols)
+                kind = np.where(kind == 0.0, 0.0, kind * factor)
+            return kind + np.where(np.isfinite(addend), 0.0, addend)
 
     def found(self) -> tuple[Array, ...]:
         """Elements (i, j) to recompute."""

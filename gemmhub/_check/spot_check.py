@@ -1,32 +1,38 @@
-"""The check that ``c`` is the product of ``a`` and ``b`` within its error bound, in O(n^2) operations.
+"""The check that a result is the product of ``a`` and ``b`` within its error bound, in O(n^2) operations.
 
 Random sums (:mod:`gemmhub._check.freivalds`) and the pattern of NaN and infinities
-(:mod:`gemmhub._check.nonfinite`) locate
-suspicious elements, which are recomputed in double precision. Only a recomputed element that violates its
-deterministic bound (:mod:`gemmhub.accuracy`) makes the verdict "wrong", so a correct product is never called wrong.
+(:mod:`gemmhub._check.nonfinite`) locate suspicious elements, which are recomputed in double precision. Only a
+recomputed element that violates its deterministic bound (:mod:`gemmhub.accuracy`) makes the verdict "wrong", so a
+correct product is never called wrong. Alpha, scales and addends go through the sums; an activation does not: there
+whole random rows and columns are recomputed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
-from operator import index as as_index
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.random
 
 from gemmhub import accuracy, dtypes
 from gemmhub._arrays.find import arrays_of
 from gemmhub._base import registered, units
-from gemmhub._base.geometry import as_matrix, expand
+from gemmhub._base.geometry import expand
 from gemmhub._base.guard import memory_errors
 from gemmhub._base.inner_products import TILE
-from gemmhub._call.describe import product_shapes
-from gemmhub._check import freivalds, nonfinite
-from gemmhub.dtypes import PRECISIONS
+from gemmhub._call.describe import Call, describe
+from gemmhub._call.options import ARRAYS, Options, Request, request
+from gemmhub._check import chosen, freivalds, nonfinite
+from gemmhub._check.affine import Affine
+from gemmhub._check.chosen import generator as generator
+from gemmhub._check.product import Product, product
 from gemmhub.errors import DTypeError, InputError, ShapeError
+from gemmhub.operands import OPERANDS, WRITTEN
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Array = Any
 
@@ -38,9 +44,9 @@ _SUSPICIOUS = 256
 """The most (row, group) pairs beyond their threshold that are recomputed."""
 _ROWS = 4
 """The most rows of an integer product, of those that are certainly wrong, that are recomputed."""
-_LINES = 32
+LINES = 32
 """Number of whole rows, and of whole columns, recomputed where sums carry no information. A row or column of which half
-is wrong is missed with a probability of at most 2**-_LINES; one that is wholly wrong never is.
+is wrong is missed with a probability of at most 2**-LINES; one that is wholly wrong never is.
 """
 
 
@@ -51,7 +57,7 @@ class SpotCheck:
     ok: bool
     method: str
     """Method of the check: "recomputed" (every element), "freivalds" (random sums), or "sampled": the elements that the
-    caller chose, or whole random rows and columns of a product that has no sums (of booleans).
+    caller chose, or whole random rows and columns of a product that has no sums (with an activation, or of booleans).
     """
     checked: int
     """Number of elements recomputed in double precision."""
@@ -60,7 +66,7 @@ class SpotCheck:
     worst: float
     """Largest error over its bound among the recomputed elements; beyond 1 is wrong."""
     where: tuple[int, ...] | None
-    """Index into c of that element."""
+    """Index into the result of that element."""
     got: Any
     expected: Any
     bound: float
@@ -97,83 +103,137 @@ class SpotCheck:
 def spot_check(
     a: Array,
     b: Array,
-    c: Array,
+    result: Array,
     *,
-    precision: str | None = None,
     points: Sequence[Sequence[int]] | None = None,
     samples: int | None = None,
     seed: int | None = None,
+    **options: Unpack[Options],
 ) -> SpotCheck:
-    """Check that ``c`` is a plain ``a @ b`` within the error bound that its dtypes and ``precision`` promise.
+    """Check that ``result`` is ``gemmhub.matmul(a, b, **options)`` within the error bound that its dtypes promise.
 
-    By default all of ``c`` is examined: small products are recomputed; for larger ones random sums over groups of
-    columns are compared (Freivalds 1977) and the most suspicious elements recomputed. A correct product is always
-    called right; ``detects`` is the size of an error that is found. Of a large product of booleans, whose sums are no
-    sums, random rows and columns are recomputed: ``reason`` states what they miss, and how probably.
+    By default all of ``result`` is examined: small products are recomputed; for larger ones random sums over groups of
+    columns are compared (Freivalds 1977) and the most suspicious elements recomputed. Alpha, beta, c, bias and scales
+    go through the sums. A correct product is always called right; ``detects`` is the size of an error that is found.
 
-    A product with alpha, beta, a bias, scales or an activation is not ``a @ b`` and is called wrong. Check it by
-    :func:`gemmhub.compare`, or against :func:`gemmhub.accuracy.reference`.
+    With an activation, whose result has no sums, and for booleans, 32 random rows and 32 random columns of a large
+    result are recomputed, and the elements that are largest beside their operands: ``reason`` states what they miss,
+    and how probably.
 
     Parameters
     ----------
     a, b : arrays of shapes that numpy.matmul accepts: (..., m, k) and (..., k, n), or vectors.
-    c : the claimed product, of numpy.matmul's result shape, in any dtype that ``out_dtype`` may have.
-    precision : "ieee" (default), "bf16x3", "tf32" or "bf16": what float32 operands may have been rounded to.
-    points : indices into ``c``; only these elements are recomputed.
-    samples : number of random elements; only these are recomputed (all, if ``c`` has no more).
+    result : the claimed result, in any dtype that ``out_dtype`` may have.
+    points : indices into ``result``; only these elements are recomputed.
+    samples : number of random elements; only these are recomputed (all, if the result has no more).
     seed : makes the random choices repeatable.
+    options : those that the result was computed with, as of :func:`gemmhub.matmul`, without ``out``. ``c`` is the
+        addend as it was before the call. ``precision`` is "ieee" where it is not given, whatever the settings are;
+        ``backend`` and ``deterministic`` change no bound.
 
     Returns
     -------
-    A :class:`SpotCheck`, true where ``c`` is right, with the reason and the worst element. Print it.
+    A :class:`SpotCheck`, true where ``result`` is right, with the reason and the worst element. Print it.
 
     Raises
     ------
-    ShapeError, DTypeError : operands that do not multiply, or a ``c`` that cannot be their product.
-    InputError : ragged sequences, an unknown precision, points outside ``c``, an invalid seed.
+    ShapeError, DTypeError : operands that do not multiply, or a ``result`` that cannot be their product.
+    InputError : ragged sequences, a bad option, points outside ``result``, an invalid seed.
 
     Examples
     --------
     >>> a, b = np.ones((40, 50), np.float32), np.ones((50, 60), np.float32)
     >>> gemmhub.spot_check(a, b, a @ b).ok
     True
+    >>> bias = np.ones(60, np.float32)
+    >>> gemmhub.spot_check(a, b, np.maximum(2 * (a @ b) + bias, 0), alpha=2, bias=bias, activation="relu").ok
+    True
     """
     if registered.deferring or registered.doors:
-        options = {"precision": precision, "points": points, "samples": samples, "seed": seed}
-        deferred = registered.deferred("spot_check", (a, b, c), options)
+        given: dict[str, Any] = {"points": points, "samples": samples, "seed": seed, **options}
+        arrays = (a, b, result, *map(options.get, ARRAYS))
+        deferred = registered.deferred("spot_check", (a, b, result), given, arrays)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
-    given = {name: _native(x, name) for name, x in (("a", a), ("b", b), ("c", c))}
-    *_, out_shape = product_shapes(given["a"].shape, given["b"].shape)
-    a_ndim, b_ndim = given["a"].ndim, given["b"].ndim
-    if given["c"].shape != out_shape:
-        raise ShapeError("c", f"shape {given['c'].shape}", f"shape {out_shape}, that of numpy.matmul(a, b)")
-    product = _Product(
-        as_matrix(given["a"], "a"),
-        as_matrix(given["b"], "b"),
-        expand(given["c"], a_ndim, b_ndim),
-        _model(given["a"].dtype, given["b"].dtype, given["c"].dtype, precision),
-    )
+    if "out" in options:
+        raise InputError("out", "given to spot_check", "options of matmul but out", "pass the result after b")
+    for name in WRITTEN:
+        if options.get(name) is not None:
+            raise InputError(name, "given to spot_check", "operands that are read", f"leave {name}= out")
+    _finish(options.get("stream"), a)
+    read = {name: x for name, x in options.items() if name in OPERANDS and name not in WRITTEN and x is not None}
+    named = {"a": a, "b": b, "result": result, **read}
+    native = {name: _native(x, name) for name, x in named.items()}
+    a, b, result = (native.pop(name) for name in ("a", "b", "result"))
+    precision = options.get("precision")
+    there = {name: x for name, x in options.items() if name not in WRITTEN}
+    there |= {**native, "precision": "ieee" if precision is None else precision, "stream": None}
+    asked = request(cast(Options, there))
+    if asked.out_dtype is not None and asked.out_dtype != result.dtype:
+        raise DTypeError("result", f"dtype {result.dtype}", f"out_dtype, {asked.out_dtype}", "give it its own dtype")
+    call = describe(a, b, None, _into(asked, a, b, result.dtype))
+    return examine(call, asked, result, points=points, samples=samples, seed=seed)
+
+
+def examine(
+    call: Call,
+    asked: Request,
+    result: Array,
+    *,
+    points: Sequence[Sequence[int]] | None = None,
+    samples: int | None = None,
+    seed: int | None = None,
+) -> SpotCheck:
+    """Check a ``result`` on the host of a ``call`` whose operands are there; see :func:`spot_check`."""
+    if result.shape != call.out_shape:
+        raise ShapeError("result", f"shape {result.shape}", f"shape {call.out_shape}, that of the product")
     if points is not None and samples is not None:
         raise InputError("points, samples", "both", "one of them")
     rng = generator(seed)
+    ndims = call.a.ndim, call.b.ndim
+    check = _Check(product(call, asked), expand(result, *ndims))
     if points is not None:
-        product.at(_inside(points, out_shape), out_shape)
+        check.at(chosen.inside(points, call.out_shape))
     elif samples is not None:
-        product.at(_sample(samples, out_shape, rng), out_shape)
+        check.at(chosen.sample(samples, call.out_shape, rng))
     else:
-        product.whole(rng)
-    return product.verdict(a_ndim, b_ndim)
+        check.whole(rng)
+    return check.verdict(*ndims)
 
 
-class _Product:
-    """One claimed product, the elements recomputed so far and the worst of them."""
+def recompute(a: Array, b: Array, result: Array, **options: Unpack[Options]) -> SpotCheck:
+    """Check every element of a ``result`` on the host, however large it is; see :func:`spot_check`."""
+    asked = request(options)
+    call = describe(a, b, None, _into(asked, a, b, result.dtype))
+    check = _Check(product(call, asked), expand(result, call.a.ndim, call.b.ndim))
+    check.all()
+    return check.verdict(call.a.ndim, call.b.ndim)
 
-    def __init__(self, a: Array, b: Array, c: Array, model: accuracy.ErrorModel) -> None:
-        self.batch: tuple[int, ...] = c.shape[:-2]
-        self.a = np.broadcast_to(a, self.batch + a.shape[-2:])
-        self.b = np.broadcast_to(b, self.batch + b.shape[-2:])
-        self.c, self.model = c, model
+
+def _finish(stream: Any, x: Any) -> None:
+    """Wait for what made the result on another stream than the current one, on which it is read."""
+    if stream is not None:
+        arrays = arrays_of(x, "a")
+        if arrays.device.kind == "cpu":
+            raise InputError("stream", "given for CPU arrays", "None for CPU arrays")
+        arrays.synchronize()
+
+
+def _into(asked: Request, a: Array, b: Array, dtype: dtypes.DType) -> Request:
+    """``asked`` for a result of ``dtype``; DTypeError where no product has that."""
+    try:
+        dtypes.output_dtype(a.dtype, b.dtype, dtype)
+    except DTypeError as error:
+        raise DTypeError("result", error.given, error.allowed, "pass the product as it was computed") from None
+    return replace(asked, out_dtype=dtype)
+
+
+class _Check:
+    """One claimed result, the elements recomputed so far and the worst of them."""
+
+    def __init__(self, claimed: Product, c: Array) -> None:
+        self.product, self.c, self.model = claimed, c, claimed.model
+        self.a, self.b, self.batch = claimed.a, claimed.b, claimed.batch
         self.method, self.checked, self.sums = "recomputed", 0, 0
         self.unseen, self.unexamined, self.unjudged = 0, 0, 0
         self.detects: float | None = 1.0
@@ -202,10 +262,7 @@ class _Product:
             if self.unexamined:
                 reason += f"; {self.unexamined} further elements that are NaN or infinite were not looked at"
             if self.seen is not None:
-                reason += (
-                    f"; a row or a column of which half is wrong would have been seen but for a chance of 2**-{_LINES}"
-                )
-                reason += f", and a single wrong element with a chance of {self.seen:.2g}"
+                reason += power_of_lines(self.seen)
             if self.detects is not None and self.method == "freivalds":
                 chance = f"; a wrong row would have been seen, but for a chance of 2**-{freivalds.VECTORS}"
                 power = f"; a single error above {self.detects:.3g} bounds would have been seen"
@@ -219,8 +276,8 @@ class _Product:
             self.got, self.expected, self.bound, self.detects, reason,
         )  # fmt: skip
 
-    def at(self, flat: Array, out_shape: tuple[int, ...]) -> None:
-        """Recompute the elements with these flat indices into c."""
+    def at(self, flat: Array) -> None:
+        """Recompute the elements with these flat indices into the result."""
         self.method, self.detects = "sampled", None
         shape = self.c.shape
         index = np.stack(np.unravel_index(flat, shape), axis=-1) if len(flat) else np.empty((0, len(shape)), int)
@@ -243,49 +300,57 @@ class _Product:
             if self.worst > 1.0:
                 return
 
+    def all(self) -> None:
+        """Recompute every element."""
+        for batch in np.ndindex(*self.batch):
+            self._block(batch, *map(np.arange, self.c.shape[-2:]))
+
     def _sums(self, batch: tuple[int, ...], rng: np.random.Generator) -> bool:
         """Compare random sums; False if they carry no information about such a product."""
         a, b, c = self.a[batch], self.b[batch], self.c[batch]
-        if c.dtype.kind == "b":  # a sum is an "or"
+        if not Affine.whole(self.product) or c.dtype.kind == "b":  # a sum of booleans is an "or"
             return False
+        affine = Affine.of(self.product, batch)
         if not self.model.exact:
-            self._floating(batch, rng)
+            self._floating(batch, affine, rng)
             return True
         if c.dtype.kind != "f":
-            self._integral(batch, 8 * c.dtype.itemsize, rng)
+            self._integral(batch, 8 * c.dtype.itemsize, affine, rng)
             return True
-        # 8-bit operands, summed in int32 and rounded once.
+        # 8-bit operands, summed in int32, rounded once, and finished in the result's dtype.
         peaks = [freivalds.Side.survey(x, 1).largest for x in (a, b)]
         size = a.shape[-1] * peaks[0] * peaks[1]
-        if c.dtype.itemsize == 8 or size <= 2.0**24:
+        if affine.plain and (c.dtype.itemsize == 8 or size <= 2.0**24):
             self._points(batch, freivalds.not_int32(c))
             if self.worst <= 1.0:
-                self._integral(batch, 32, rng)
+                self._integral(batch, 32, affine, rng)
             return True
         if size < 2.0**31:  # else they wrap before they become floats
-            self._floating(batch, rng)
+            self._floating(batch, affine, rng)
             return True
         return False
 
     def _lines(self, batch: tuple[int, ...], rng: np.random.Generator) -> None:
         """Recompute random rows and columns: of each other row, the elements in those columns, and the reverse."""
         m, n = self.c.shape[-2:]
-        rows, cols = (rng.permutation(size)[:_LINES] for size in (m, n))
+        if self.c.dtype.kind in "fcV":
+            self._points(batch, freivalds.outliers(self.product, batch, self.c[batch]))
+        rows, cols = (rng.permutation(size)[:LINES] for size in (m, n))
         self._block(batch, rows, np.arange(n))
         self._block(batch, np.arange(m), cols)
         self.seen = 1.0 - (1.0 - len(rows) / m) * (1.0 - len(cols) / n)
 
-    def _integral(self, batch: tuple[int, ...], bits: int, rng: np.random.Generator) -> None:
+    def _integral(self, batch: tuple[int, ...], bits: int, affine: Affine, rng: np.random.Generator) -> None:
         a, b, c = self.a[batch], self.b[batch], self.c[batch]
         m, n = c.shape
-        found = freivalds.exact_sketch(a, b, c, bits, rng)
+        found = freivalds.exact_sketch(a, b, c, bits, rng, affine)
         self.sums += found.sums
         self._block(batch, found.wrong[:_ROWS], np.arange(n))
         self._points(batch, np.stack([rng.integers(m, size=_PAIRS), rng.integers(n, size=_PAIRS)], axis=-1))
 
-    def _floating(self, batch: tuple[int, ...], rng: np.random.Generator) -> None:
+    def _floating(self, batch: tuple[int, ...], affine: Affine, rng: np.random.Generator) -> None:
         a, b, c = self.a[batch], self.b[batch], self.c[batch]
-        found = freivalds.sketch(a, b, c, self.model, prod(self.batch), rng)
+        found = freivalds.sketch(a, b, c, self.model, prod(self.batch), rng, affine)
         self.sums += found.ratio.size
         self.unexamined += found.unexamined
         for cells in found.suspects:
@@ -308,30 +373,27 @@ class _Product:
 
     def _block(self, batch: tuple[int, ...], rows: Array, cols: Array) -> None:
         """Recompute all elements in these rows and columns."""
-        k = min(max(1, self.a.shape[-1]), 65536)
+        k = min(max(1, self.a.shape[-1] * self.product.per_column), 65536)
         step = max(1, TILE // k)
         width = max(1, min(step, len(cols)))
         step = max(1, min(step, TILE // width))
         for left in range(0, len(cols), width):
             some = cols[left : left + width]
-            b = self.b[batch][:, some]
             for top in range(0, len(rows), step):
                 these = rows[top : top + step]
                 index = np.stack(np.broadcast_arrays(these[:, None], some), axis=-1)
-                self._judge(batch, index, self.a[batch][these], b, self.c[batch][np.ix_(these, some)])
+                reference = self.product.block(batch, these, some)
+                self._judge(batch, index, reference, self.c[batch][np.ix_(these, some)])
 
     def _points(self, batch: tuple[int, ...], cells: Array) -> None:
         """Recompute single elements (i, j)."""
-        step = max(1, TILE // max(1, self.a.shape[-1]))
+        step = max(1, TILE // max(1, self.a.shape[-1] * self.product.per_column))
         for start in range(0, len(cells), step):
             index = cells[start : start + step]
-            a = self.a[batch][index[:, 0]][:, None, :]
-            b = self.b[batch][:, index[:, 1]].T[:, :, None]
             c = self.c[batch][index[:, 0], index[:, 1]]
-            self._judge(batch, index[:, None, None], a, b, c[:, None, None])
+            self._judge(batch, index[:, None, None], self.product.points(batch, index), c[:, None, None])
 
-    def _judge(self, batch: tuple[int, ...], index: Array, a: Array, b: Array, c: Array) -> None:
-        reference = accuracy.reference(a, b, model=self.model, out_dtype=c.dtype)
+    def _judge(self, batch: tuple[int, ...], index: Array, reference: accuracy.Reference, c: Array) -> None:
         ratio = reference.ratio(c)
         self.checked += ratio.size
         self.unjudged += int(np.count_nonzero(reference.unjudged))
@@ -342,6 +404,14 @@ class _Product:
         self.where = batch + tuple(int(i) for i in index[place])
         self.got, self.expected = (_scalar(np.asarray(x)[place]) for x in (c, reference.value))
         self.bound = float(np.broadcast_to(reference.bound, ratio.shape)[place])
+
+
+def power_of_lines(seen: float) -> str:
+    """What random rows and columns find: part of a reason, for the probability of a single wrong element."""
+    return (
+        f"; a row or a column of which half is wrong would have been seen but for a chance of 2**-{LINES}"
+        f", and a single wrong element with a chance of {seen:.2g}"
+    )
 
 
 def _scalar(x: Any) -> Any:
@@ -359,51 +429,3 @@ def _native(x: object, argument: str) -> Array:
     except DTypeError:
         raise dtypes.unsupported(argument, array.dtype) from None
     return array
-
-
-def _model(a: dtypes.DType, b: dtypes.DType, c: dtypes.DType, precision: str | None) -> accuracy.ErrorModel:
-    precision = "ieee" if precision is None else precision
-    if precision not in PRECISIONS:
-        raise InputError("precision", repr(precision), ", ".join(PRECISIONS))
-    try:
-        out = dtypes.output_dtype(a, b, c)
-    except DTypeError as error:
-        raise DTypeError("c", error.given, error.allowed, "pass the product as it was computed") from None
-    return accuracy.error_model(a, b, out, dtypes.compute_dtype(a, b, out), precision)
-
-
-def generator(seed: Any) -> np.random.Generator:
-    """A generator of random numbers; InputError for an invalid seed."""
-    try:
-        return np.random.default_rng(seed)
-    except (TypeError, ValueError):
-        raise InputError("seed", f"{seed!r:.80}", "None, or an integer of at least 0") from None
-
-
-def _inside(points: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Array:
-    """Flat indices of ``points``; InputError for invalid indices of an array of ``shape``."""
-    flat = []
-    try:
-        points = tuple(points)
-    except TypeError:
-        raise InputError("points", repr(points), f"a sequence of tuples of {len(shape)} integers") from None
-    for point in points:
-        try:
-            index = tuple(as_index(i) for i in point)
-        except TypeError:
-            raise InputError("points", repr(point), f"tuples of {len(shape)} integers") from None
-        if len(index) != len(shape) or not all(0 <= i < size for i, size in zip(index, shape)):
-            raise InputError("points", f"{index}", f"{len(shape)} indices inside the shape {shape} of c")
-        flat.append(int(np.ravel_multi_index(index, shape)) if shape else 0)
-    return np.array(flat, dtype=np.intp)
-
-
-def _sample(samples: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    try:
-        count = as_index(samples)
-    except TypeError:
-        count = 0
-    if count < 1:
-        raise InputError("samples", repr(samples), "an integer of at least 1")
-    size = prod(shape)
-    return np.arange(size) if size <= count else rng.choice(size, count, replace=False)

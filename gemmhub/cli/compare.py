@@ -13,7 +13,15 @@ from gemmhub._check.compare import Comparison, shown
 from gemmhub._measure.bench import random_operand
 from gemmhub.cli import operands, progress, screen
 from gemmhub.cli.errors import FAILED, WRONG
-from gemmhub.cli.options import DTYPE, device_option, given, json_option, library_option, product_options
+from gemmhub.cli.options import (
+    DTYPE,
+    device_option,
+    given,
+    json_option,
+    library_option,
+    operand_options,
+    product_options,
+)
 from gemmhub.dtypes import as_dtype
 
 
@@ -25,6 +33,7 @@ from gemmhub.dtypes import as_dtype
 @device_option
 @library_option
 @product_options
+@operand_options
 @click.option("--seed", type=click.IntRange(min=0), help="Makes random operands and checks repeatable.")
 @json_option
 @click.pass_context
@@ -47,6 +56,7 @@ def command(
     """
     sizes = operands.sizes_or_files(what)
     arrays = arrays_for(device, library)
+    extra = operands.load_options(chosen, dtype)
     if len(sizes) == 2:
         a, b = operands.load(sizes[0], dtype), operands.load(sizes[1], b_dtype or dtype)
     else:
@@ -57,7 +67,8 @@ def command(
     with entered(arrays), progress.bar(1) as (begin, _):
         begin("comparing")
         a, b = place(a, arrays, argument="a"), place(b, arrays, argument="b")
-        found = gemmhub.compare(a, b, backends=backends or None, seed=seed, **given(**chosen))
+        extra = {name: place(x, arrays, argument=name) for name, x in extra.items()}
+        found = gemmhub.compare(a, b, backends=backends or None, seed=seed, **given(**chosen, **extra))
     if as_json:
         screen.print_json({"ok": bool(found), "deviating": found.deviating, **screen.plain(found)})
     else:

@@ -16,6 +16,7 @@ from gemmhub._base.digits import whole
 from gemmhub.cli.errors import Failure, Undone, unwritable
 from gemmhub.dtypes import as_dtype, info
 from gemmhub.errors import DTypeError
+from gemmhub.operands import OPERANDS
 
 Array = Any
 
@@ -59,6 +60,15 @@ def load(path: str, dtype: str | None = None) -> Array:
     except DTypeError as error:
         raise Failure(f"{name}: {error.given}; {error.remedy}") from None
     return array
+
+
+def load_options(chosen: dict[str, Any], dtype: str | None) -> dict[str, Array]:
+    """Take the files of further operands out of ``chosen`` options, and read them.
+
+    Raw elements are those of ``--out-dtype``, else of ``dtype``.
+    """
+    files = {name: chosen.pop(name) for name in OPERANDS if chosen.get(name) is not None}
+    return {name: load(file, chosen.get("out_dtype") or dtype) for name, file in files.items()}
 
 
 def _reinterpret(array: Array, name: str, dtype: str | None) -> Array:

@@ -11,7 +11,9 @@ import click
 from gemmhub._arrays.by_name import ORDERS
 from gemmhub._base.digits import whole
 from gemmhub._call.options import Options
-from gemmhub.dtypes import ACTIVATIONS, PRECISIONS, SHORT_DTYPES, SUPPORTED
+from gemmhub.dtypes import PRECISIONS, SHORT_DTYPES, SUPPORTED
+from gemmhub.epilogues import EPILOGUES
+from gemmhub.operands import OPERANDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -127,7 +129,7 @@ def product_options(function: F) -> F:
         (
             click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result."),
             click.option("--alpha", type=NUMBER, help="Factor of the product."),
-            click.option("--activation", type=click.Choice(ACTIVATIONS), help="Applied to the result."),
+            click.option("--activation", type=click.Choice(tuple(EPILOGUES)), help="Applied to the result."),
             click.option(
                 "--precision", type=PRECISION, metavar="NAME", help="Rounding of float32: ieee, bf16x3, tf32, bf16."
             ),
@@ -136,6 +138,15 @@ def product_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def operand_options(function: F) -> F:
+    """Add an option for the file of each further operand of a product, and ``--beta``."""
+    for name, row in reversed(OPERANDS.items()):
+        if not row.written:
+            option = f"--{name.replace('_', '-')}"
+            function = click.option(option, name, metavar="FILE.npy", help=f"Operand {name}: {row.summary}.")(function)
+    return click.option("--beta", type=NUMBER, help="Factor of the addend.")(function)
 
 
 def given(**values: Any) -> Options:

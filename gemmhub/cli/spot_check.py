@@ -1,23 +1,24 @@
-"""``gemmhub spot-check``: the check that C is the product of A and B."""
+"""``gemmhub spot-check``: the check that a result is the product of A and B."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 import gemmhub
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG
-from gemmhub.cli.options import POINT, PRECISION, dtype_option, json_option
+from gemmhub.cli.options import POINT, dtype_option, given, json_option, operand_options, product_options
 
 
 @click.command("spot-check")
 @click.argument("a", metavar="A.npy")
 @click.argument("b", metavar="B.npy")
-@click.argument("c", metavar="C.npy")
-@click.option(
-    "--precision", type=PRECISION, metavar="NAME", help="Rounding of float32 operands: ieee, bf16x3, tf32, bf16."
-)
-@click.option("--points", type=POINT, multiple=True, help="Recompute only this element of C; may be repeated.")
+@click.argument("result", metavar="RESULT.npy")
+@product_options
+@operand_options
+@click.option("--points", type=POINT, multiple=True, help="Recompute only this element; may be repeated.")
 @click.option("--samples", type=click.IntRange(min=1), help="Recompute only this number of random elements.")
 @click.option("--seed", type=click.IntRange(min=0), help="Makes the random choices repeatable.")
 @dtype_option
@@ -28,21 +29,24 @@ def command(
     /,
     a: str,
     b: str,
-    c: str,
-    precision: str | None,
+    result: str,
     points: tuple[tuple[int, ...], ...],
     samples: int | None,
     seed: int | None,
     dtype: str | None,
     as_json: bool,
+    **chosen: Any,
 ) -> None:
-    """Check that C.npy is A.npy @ B.npy, within the error bound of its dtypes, in O(n^2).
+    """Check that RESULT.npy is the product of A.npy and B.npy, within the error bound of its dtypes, in O(n^2).
 
-    Exit code 0 when it is, 1 when it is not. C may come from any program.
+    The product is that of `gemmhub matmul` with the same options. Exit code 0 when it is, 1 when it is not. The result
+    may come from any program.
     """
-    left, right, product = (operands.load(file, dtype) for file in (a, b, c))
+    extra = operands.load_options(chosen, dtype)
+    left, right = (operands.load(file, dtype) for file in (a, b))
+    claimed = operands.load(result, chosen.get("out_dtype") or dtype)
     found = gemmhub.spot_check(
-        left, right, product, precision=precision, points=points or None, samples=samples, seed=seed
+        left, right, claimed, points=points or None, samples=samples, seed=seed, **given(**chosen, **extra)
     )
     if as_json:
         screen.print_json(found)

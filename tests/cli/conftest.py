@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gemmhub import Backend, Candidate, Kernel, Offer, Ready, Refusal
+from gemmhub.backend import BASIC
 from gemmhub.capability import CPU
 from gemmhub.cli import build, doctor_report
 from gemmhub.cli.main import main
@@ -74,6 +75,7 @@ class Scripted(Backend):
     """It claims the least estimate; its products are off by ``error`` in one element, or it refuses."""
 
     layout_sensitive = False
+    takes = BASIC
 
     def __init__(self, name, error=0.0, refusal=None):
         self.name, self.error, self.refusal = name, error, refusal
@@ -86,7 +88,7 @@ class Scripted(Backend):
         return self.refusal or Offer((Candidate(seconds=1e-9),))
 
     def prepare(self, problem, candidate, workspace_limit):
-        def run(a, b, out, c, bias, alpha, beta, stream):
+        def run(a, b, out, alpha, beta, stream, c=None, bias=None):
             self.runs += 1
             wide = a.astype(np.float64) @ b.astype(np.float64)
             wide[..., -1, 0] += self.error

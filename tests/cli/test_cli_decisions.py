@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -206,6 +207,44 @@ def test_spot_check_of_infinities(run, pair):
     c[0, 0] = np.nan
     run.save("c.npy", c)
     assert run.json("spot-check", "a.npy", "b.npy", "c.npy", "--json", code=1)["got"] == "nan"
+
+
+def test_spot_check_with_every_option(run, pair, rng):
+    a, b = pair
+    m, n = a.shape[0], b.shape[1]
+    given = {
+        "c": rng.standard_normal((m, n)), "bias": rng.standard_normal((m, 1)), "scale-a": rng.random(m),
+        "scale-b": rng.random((1, n)),
+    }  # fmt: skip
+    files = []
+    for name, x in given.items():
+        run.save(f"{name}.npy", x.astype(np.float32) if name.startswith("scale") else x)
+        files += [f"--{name}", f"{name}.npy"]
+    options = [*files, "--beta", "-2", "--alpha", "3", "--activation", "silu", "--out-dtype", "float64"]
+    run("matmul", "a.npy", "b.npy", "--out", "d.npy", "--check", *options)
+    assert np.load("d.npy").dtype == np.float64
+    run("spot-check", "a.npy", "b.npy", "d.npy", *options)
+    run("compare", "a.npy", "b.npy", *options)
+    for name in given:
+        left_out = [x for x in options if x not in (f"--{name}", f"{name}.npy")]
+        if name == "c":
+            left_out = [x for x in left_out if x not in ("--beta", "-2")]
+        run("spot-check", "a.npy", "b.npy", "d.npy", *left_out, code=1)
+    swapped = [{"silu": "relu"}.get(x, x) for x in options]
+    assert run.json("spot-check", "a.npy", "b.npy", "d.npy", *swapped, "--json", code=1)["ok"] is False
+    assert "c: given without beta" in run.error("spot-check", "a.npy", "b.npy", "d.npy", "--c", "c.npy")
+    assert "No such file" in run.error("spot-check", "a.npy", "b.npy", "d.npy", "--bias", "none.npy")
+
+
+def test_raw_elements_of_operands_and_result_have_the_dtype_of_the_result(run, rng):
+    a, b = (rng.standard_normal((20, 20)).astype(ml_dtypes.float8_e4m3fn) for _ in range(2))
+    bias = rng.standard_normal(20).astype(ml_dtypes.bfloat16)
+    result = gemmhub.matmul(a, b, bias=bias, out_dtype="bfloat16")
+    for name, x in (("a", a), ("b", b), ("bias", bias), ("d", result)):
+        run.save(f"{name}.npy", x)
+    options = ["--dtype", "e4m3", "--out-dtype", "bf16", "--bias", "bias.npy"]
+    run("spot-check", "a.npy", "b.npy", "d.npy", *options)
+    run("spot-check", "a.npy", "b.npy", "d.npy", *options, "--alpha", "2", code=1)
 
 
 def test_spot_check_bad_input(run, pair):

@@ -10,7 +10,9 @@ dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 
 import gemmhub  # noqa: E402
+from gemmhub.epilogues import ELEMENTWISE  # noqa: E402
 from gemmhub.errors import BackendError, DTypeError, InputError, NoBackendError, OutputError, ShapeError  # noqa: E402
+from gemmhub.operands import OPERANDS  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +82,7 @@ def test_half_is_summed_in_float32_over_blocks_of_k():
 OPTIONS = [
     {"alpha": 0.5}, {"alpha": 0}, {"alpha": -2, "beta": 0.25}, {"beta": 1}, {"bias": "n"}, {"bias": "1n"},
     {"bias": "m1"}, {"activation": "gelu", "alpha": 0.3, "beta": -1, "bias": "n"}, {"activation": "relu", "bias": "m1"},
-    {"activation": "silu"},
+    *({"activation": name} for name in ELEMENTWISE),
     {"out_dtype": "float64"}, {"out_dtype": "float32", "beta": 1}, {"alpha": 1e-42}, {"alpha": 1e-42, "beta": 1},
     {"deterministic": True}, {"precision": "tf32"}, {"backend": "numpy"},
 ]  # fmt: skip
@@ -229,6 +231,14 @@ def test_unknown_chunks_are_refused():
         ({"c": np.ones((8, 8), "f4"), "beta": 1}, DTypeError, "c: dtype float32; allowed: float64"),
         ({"bias": np.ones(3)}, ShapeError, r"bias: shape \(3,\)"),
         ({"activation": "tanh"}, InputError, "activation"),
+        *(
+            ({"activation": name}, InputError, f"activation: {name}, which takes pairs of columns")
+            for name in ("swiglu", "swiglu_interleaved", "geglu")
+        ),
+        *(
+            ({name: np.ones(1, np.float32)}, InputError, f"{name}: given with arrays of Dask")
+            for name in OPERANDS.keys() - {"c", "bias"}
+        ),
         ({"out_dtype": "int8"}, DTypeError, "out_dtype"),
         ({"beta": 1}, InputError, "beta: 1 without c"),
         ({"wrong": 1}, TypeError, "unexpected keyword argument 'wrong'"),

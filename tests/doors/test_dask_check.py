@@ -119,9 +119,9 @@ def test_floats_of_integers(rng):
 
 def test_what_is_refused():
     x = da.ones((8, 8), chunks=4)
-    with pytest.raises(ShapeError, match="c: shape"):
+    with pytest.raises(ShapeError, match="result: shape"):
         gemmhub.spot_check(x, x, x[:3])
-    with pytest.raises(DTypeError, match="c: "):
+    with pytest.raises(DTypeError, match="result: "):
         gemmhub.spot_check(x, x, x.astype("i4"))
     with pytest.raises(InputError, match="points, samples"):
         gemmhub.spot_check(x, x, x, samples=3)
@@ -129,3 +129,107 @@ def test_what_is_refused():
         gemmhub.spot_check(x.astype(bool), x.astype(bool), x.astype(bool))
     with pytest.raises(InputError, match="seed"):
         gemmhub.spot_check(x, x, x, seed="x")
+
+
+# Every option of a product
+
+
+def drawn(rng, shapes, dtype):
+    """Operands, and the options of a linear epilogue."""
+    a, b = (draw(rng, shape, dtype) for shape in shapes)
+    shape = np.asarray(gemmhub.matmul(a, b)).shape
+    along_m = b.ndim == 1 and a.ndim > 1
+    n = a.shape[-2] if along_m else 1 if b.ndim == 1 else b.shape[-1]
+    out = gemmhub.matmul(a, b).dtype
+    return a, b, {"alpha": 3, "beta": -2, "c": draw(rng, shape, out), "bias": draw(rng, (n,), out)}
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+@pytest.mark.parametrize("dtype", [BF16, F32, C64, I8, I64], ids=str)
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_every_option_enters_the_check(shapes, dtype, activation, rng):
+    if activation is not None and (dtype.kind == "c" or (dtype.kind == "i" and activation == "silu")):
+        return
+    a, b, options = drawn(rng, shapes, dtype)
+    options["activation"] = activation
+    right = np.asarray(gemmhub.matmul(a, b, **options))
+    x, y, z = lazy(a, b, right)
+    chunked = {**options, "c": da.from_array(options["c"], chunks=13), "bias": da.from_array(options["bias"], chunks=7)}
+    for given in (options, chunked):
+        verdict = gemmhub.spot_check(x, y, z, **given).compute()
+        assert verdict, str(verdict)
+        assert verdict.method == ("freivalds" if activation is None else "sampled")
+    faults = {"alpha": 2, "beta": 2, "bias": None, "c": None}
+    for name, value in faults.items():
+        if activation is not None and right.size < 20:
+            continue  # all of a few elements may be next to 0 in both
+        rest = {**options, name: value}
+        if name == "c":
+            rest["beta"] = 0
+        if np.array_equal(gemmhub.matmul(a, b, **rest), right):
+            continue
+        assert not gemmhub.spot_check(x, y, z, **rest).compute(), name
+    if right.ndim > 1 and right.shape[-1] > 20:
+        wrong = right.copy()
+        wrong[..., 2, :] = np.roll(right[..., 2, :], 1, axis=-1)
+        assert not gemmhub.spot_check(x, y, da.from_array(wrong, chunks=30), **options).compute()
+
+
+def test_a_lazy_product_with_an_epilogue(rng):
+    a, b = lazy(draw(rng, (60, 101), F32), draw(rng, (101, 50), F32))
+    c, bias = da.from_array(draw(rng, (60, 50), F32), chunks=20), draw(rng, (60, 1), F32)
+    for activation in (None, "gelu"):
+        options = {"alpha": 0.5, "c": c, "beta": 2, "bias": bias, "activation": activation}
+        z = gemmhub.matmul(a, b, **options)
+        assert gemmhub.spot_check(a, b, z, **options).compute()
+        assert not gemmhub.spot_check(a, b, z + 1, **options).compute()
+
+
+def test_a_sampled_verdict_names_its_element_and_what_it_finds(rng):
+    a, b = draw(rng, (200, 40), F32), draw(rng, (40, 100), F32)
+    right = np.asarray(gemmhub.matmul(a, b, activation="silu"))
+    verdict = gemmhub.spot_check(*lazy(a, b, right), activation="silu").compute()
+    assert verdict.checked == 32 * 100 + 32 * 200
+    assert verdict.detects is None
+    stated = 1 - (1 - 32 / 200) * (1 - 32 / 100)
+    assert verdict.reason.endswith(f"and a single wrong element with a chance of {stated:.2g}")
+    for line in (np.s_[150], np.s_[:, 70]):
+        wrong = right.copy()
+        wrong[line] += 1
+        found = gemmhub.spot_check(*lazy(a, b, wrong), activation="silu").compute()
+        assert not found
+        assert wrong[found.where] != right[found.where]
+        assert f"element {found.where} is" in found.reason
+        assert found.got == wrong[found.where]
+
+
+def test_wild_addends_are_right_where_they_should_be(rng):
+    a, b = draw(rng, (40, 50), F32), draw(rng, (50, 60), F32)
+    bias = draw(rng, (60,), F32)
+    bias[7] = np.inf
+    right = np.asarray(gemmhub.matmul(a, b, bias=bias))
+    assert gemmhub.spot_check(*lazy(a, b, right), bias=bias).compute()
+    wrong = right.copy()
+    wrong[3, 7] = 0
+    assert not gemmhub.spot_check(*lazy(a, b, wrong), bias=bias).compute()
+    nothing = np.full((40, 50), np.nan, F32)
+    right = np.asarray(gemmhub.matmul(nothing, b, alpha=0, bias=bias))
+    assert gemmhub.spot_check(*lazy(nothing, b, right), alpha=0, bias=bias).compute()
+
+
+@pytest.mark.parametrize("shapes", [((0, 5), (5, 3)), ((4, 0), (0, 3)), ((3, 0, 5), (5, 2)), ((0, 4, 5), (5, 3))])
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_empty_products_with_an_epilogue(shapes, activation, rng):
+    a, b = (draw(rng, shape, F32) for shape in shapes)
+    c = np.asarray(gemmhub.matmul(a, b, activation=activation))
+    assert gemmhub.spot_check(*lazy(a, b, c), activation=activation).compute()
+
+
+def test_options_that_dask_does_not_take(rng):
+    x = da.ones((4, 4), chunks=2, dtype="f4")
+    with pytest.raises(InputError, match="scale_a"):
+        gemmhub.spot_check(x, x, x, scale_a=np.ones(4, F32))
+    with pytest.raises(InputError, match="beta"):
+        gemmhub.spot_check(x, x, x, beta=2)
+    with pytest.raises(DTypeError, match="result"):
+        gemmhub.spot_check(x, x, x, out_dtype="f8")

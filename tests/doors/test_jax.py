@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ import jax.numpy as jnp  # noqa: E402
 from products import ratio  # noqa: E402
 
 import gemmhub.jax as door  # noqa: E402
+from gemmhub import epilogues  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -34,18 +36,32 @@ def operands(rng):
     return tuple(jnp.asarray(rng.standard_normal(shape)) for shape in ((5, 8), (8, 6), (6,), (5, 6)))
 
 
+def halves(function):
+    def gated(x):
+        gate, up = jnp.split(x, 2, axis=-1)
+        return function(gate) * up
+
+    return gated
+
+
+def gelu(x):
+    return jax.nn.gelu(x, approximate=False)
+
+
+AFTER = {
+    None: lambda x: x, "relu": jax.nn.relu, "gelu": gelu, "gelu_tanh": jax.nn.gelu, "silu": jax.nn.silu,
+    "swiglu": halves(jax.nn.silu), "geglu": halves(gelu),
+    "swiglu_interleaved": lambda x: jax.nn.silu(x[..., 0::2]) * x[..., 1::2],
+}  # fmt: skip
+"""JAX's own formulas."""
+
+
 def full(x, w, bias, c, activation="gelu"):
     return gemmhub.matmul(x, w, bias=bias, c=c, alpha=2.0, beta=-0.5, activation=activation)
 
 
 def plain(x, w, bias, c, activation="gelu"):
-    after = {
-        "gelu": lambda x: jax.nn.gelu(x, approximate=True),
-        "silu": jax.nn.silu,
-        "relu": jax.nn.relu,
-        None: lambda x: x,
-    }
-    return after[activation](2 * x @ w - 0.5 * c + bias)
+    return AFTER[activation](2 * x @ w - 0.5 * c + bias)
 
 
 def close(x, y):
@@ -54,7 +70,7 @@ def close(x, y):
     np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+@pytest.mark.parametrize("activation", [None, *epilogues.ELEMENTWISE])
 def test_derivatives(activation, operands):
     from jax.test_util import check_grads
 
@@ -130,7 +146,7 @@ def test_second_derivatives_loops_and_donated_buffers(operands):
     x, w, *_ = operands
 
     def cubed(f):
-        return lambda w: (jax.nn.gelu(f(x, w), approximate=True) ** 3).sum()
+        return lambda w: (gelu(f(x, w)) ** 3).sum()
 
     close(jax.hessian(cubed(gemmhub.matmul))(w), jax.hessian(cubed(jnp.matmul))(w))
     square = jnp.eye(3) * 1.1
@@ -151,7 +167,7 @@ def test_mistakes(operands):
     x, w, _, c = operands
     f = gemmhub.matmul
     for call, kind, words in (
-        (lambda x: f(x, x), ShapeError, "as many columns of a as rows of b"),
+        (lambda x: f(x, x), ShapeError, "inner dimensions 8 and 5 differ"),
         (lambda x: f(x, w, bias=c), ShapeError, "bias: shape"),
         (lambda x: f(x, w, beta=2), InputError, "beta: 2 without c"),
         (lambda x: f(x, w, activation="tanh"), InputError, "activation"),
@@ -246,7 +262,7 @@ def test_alpha_0_ignores_the_product_in_derivatives_too(name, value):
     assert (tangent == 1).all()
 
 
-@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+@pytest.mark.parametrize("activation", [None, *epilogues.ELEMENTWISE])
 @pytest.mark.parametrize(("name", "big"), [("float16", 2048.0), ("bfloat16", 256.0), ("float32", 2.0**24)])
 def test_a_mapped_bias_is_added_in_the_accumulator(name, big, activation, rng):
     a, b, c = (jnp.full((1, 1), x, name) for x in (-1, big, big))
@@ -289,28 +305,25 @@ def test_results_of_64_bits_without_x64():
         assert door.matmul(i, f, out_dtype="float32").dtype == np.float32
 
 
-def test_a_new_activation_is_refused(monkeypatch, operands):
-    """It is in the list, and the backend here computes it, but JAX has no form of it."""
-    from gemmhub import dtypes, epilogues
-    from gemmhub._call import options
-    from gemmhub._doors.jax import product
-    from gemmhub.numpy_backend import activations
-
-    planted = epilogues.Activation(np.tanh, lambda x: 1 - np.tanh(x) ** 2, 1.0, 8.0)
-    monkeypatch.setitem(epilogues.ACTIVATIONS, "tanh", planted)
-    monkeypatch.setitem(activations.IN_PLACE, "tanh", activations.InPlace(lambda _, tile: np.tanh(tile, out=tile), 0))
-    for module in (dtypes, options):
-        monkeypatch.setattr(module, "ACTIVATIONS", (*epilogues.ACTIVATIONS,))
+def test_a_new_activation_has_gradients(monkeypatch, operands):
+    """From its formula and its derivative in the table of epilogues alone."""
+    relu = epilogues.EPILOGUES["relu"]
+    planted = replace(
+        relu, name="tanh", formula=lambda x, f: f.tanh(x), gradient=lambda x, f: 1 - f.tanh(x) ** 2, from_result=False
+    )
+    monkeypatch.setitem(epilogues.EPILOGUES, "tanh", planted)
     x, w, bias, _ = operands
-    mapped = jax.vmap(lambda bias: gemmhub.matmul(x, w, bias=bias, activation="tanh"))
-    gradient = jax.grad(lambda x: gemmhub.matmul(x, w, activation="tanh").sum())
-    for call in (lambda: gradient(x), lambda: jax.jit(gradient)(x), lambda: mapped(bias[None])):
-        with pytest.raises(
-            InputError, match="activation: 'tanh', which has no form and no gradient for JAX; allowed: r"
-        ):
-            call()
-    with pytest.raises(InputError, match="tanh"):
-        product.activation_of("tanh")
+
+    def wanted(x, bias):
+        return jnp.tanh(x @ w + bias)
+
+    def found(x, bias):
+        return gemmhub.matmul(x, w, bias=bias, activation="tanh")
+
+    close(jax.vmap(found, (None, 0))(x, bias[None]), wanted(x, bias)[None])
+    for call in (lambda f: f, jax.jit):
+        mine, theirs = (jax.hessian(call(lambda x, f=f: f(x, bias).sum()))(x) for f in (found, wanted))
+        close(mine, theirs)
 
 
 SHARDS = """
@@ -368,3 +381,13 @@ def test_a_jax_that_refuses_the_functions_of_this_jax_tvm_ffi(monkeypatch, opera
             jax.jit(lambda x: gemmhub.matmul(x, w, alpha=1.75))(x)
     monkeypatch.undo()
     close(jax.jit(lambda x: gemmhub.matmul(x, w, alpha=1.75))(x), 1.75 * (x @ w))
+
+
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_spot_check_takes_the_options_of_a_product(activation, rng):
+    a, b, c, bias = (jnp.asarray(rng.standard_normal(x, np.float32)) for x in ((90, 80), (80, 70), (90, 70), (70,)))
+    options = {"c": c, "beta": -2, "bias": bias, "alpha": 0.5, "activation": activation}
+    right = gemmhub.matmul(a, b, **options)
+    assert gemmhub.spot_check(a, b, right, **options)
+    for name, value in (("alpha", 1), ("beta", 2), ("bias", None), ("activation", "silu")):
+        assert not gemmhub.spot_check(a, b, right, **{**options, name: value}), name

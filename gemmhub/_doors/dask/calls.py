@@ -54,8 +54,8 @@ class DaskPlan:
         workers = cluster.present()
         self._way = blocking.choose(self._asked, workers)
         self.decision = outlook.outlook(self._asked, self._way, workers)
-        self._options = {name: x for name, x in options.items() if name not in ("c", "bias")}
-        self._addends = {name for name in ("c", "bias") if options.get(name) is not None}
+        self._options = {name: x for name, x in options.items() if name not in operands.ADDENDS}
+        self._addends = {name for name in operands.ADDENDS if options.get(name) is not None}
 
     def __call__(self, a: Any, b: Any, **addends: Any) -> Array:
         """The lazy product of other operands of the same shapes and dtypes; ``c`` and ``bias`` as they were planned."""

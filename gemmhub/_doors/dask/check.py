@@ -1,10 +1,12 @@
 """Spot check of products of Dask arrays: random sums that the workers compare, in O(n^2) operations.
 
 The method is that of :mod:`gemmhub._check.freivalds`, in passes over the blocks: the columns fall into groups with
-random weights, each block of b is summed over them, each block of a multiplied by those sums, and each block of c
-summed and compared. Only sums move between workers. No element is recomputed, so the threshold is deterministic: with
-weights of at most 1 a sum of a group of g columns differs by at most the sum of their bounds, at most sqrt(g) times
-their 2-norm. A correct product is never called wrong.
+random weights, each block of b is summed over them, each block of a multiplied by those sums, and each block of the
+result summed and compared. Only sums move between workers. Alpha and addends go through the sums. No element is
+recomputed, so the threshold is deterministic: with weights of at most 1 a sum of a group of g columns differs by at
+most the sum of their bounds, at most sqrt(g) times their 2-norm. A correct product is never called wrong.
+
+With an activation, random rows and columns are recomputed instead: :mod:`gemmhub._doors.dask.sampled`.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from dask.highlevelgraph import HighLevelGraph
 from gemmhub import accuracy, dtypes
 from gemmhub._arrays.find import arrays_of
 from gemmhub._check import freivalds
+from gemmhub._check.affine import OPERATIONS
 from gemmhub._check.spot_check import SpotCheck, generator
-from gemmhub._doors.dask import blocking, operands
+from gemmhub._doors.dask import blocking, operands, sampled
 from gemmhub._doors.dask.block import located
 from gemmhub._doors.dask.packed import PackedBlocks
 from gemmhub.accuracy import ErrorModel, gamma
+from gemmhub.capability import CPU
 from gemmhub.errors import DTypeError, InputError, ShapeError
 
 Array = Any
@@ -43,6 +47,28 @@ class _Rule:
     k: int
     bits: int
     """Number of bits of the modulus of an integer product; 0 for floating sums."""
+    alpha: Any = 1
+    beta: Any = 0
+    addends: tuple[bool, bool] = (False, False)
+    """Whether there are c and a bias."""
+
+    @property
+    def epilogue(self) -> bool:
+        return self.alpha != 1 or any(self.addends)
+
+    @property
+    def relative(self) -> float:
+        """The factor in front of S."""
+        if not self.epilogue:
+            return self.model.relative(self.k)
+        exact = gamma(OPERATIONS, self.model.output)
+        return exact if self.model.exact else self.model.relative(self.k, OPERATIONS)
+
+    @property
+    def absolute(self) -> float:
+        """The absolute error of underflow."""
+        grown: float = max(1.0, abs(self.alpha))
+        return grown * self.model.absolute(self.k, OPERATIONS if self.epilogue else 0)
 
     @property
     def kind(self) -> Any:
@@ -62,55 +88,66 @@ class _Weights:
 
 
 def spot_check(
-    a: Any, b: Any, c: Any, *, precision: str | None = None, points: Any = None, samples: Any = None, seed: Any = None
+    a: Any, b: Any, result: Any, *, points: Any = None, samples: Any = None, seed: Any = None, **options: Any
 ) -> Delayed:
     """A lazy :class:`gemmhub.SpotCheck`: ``compute()`` runs it on the workers. See :func:`gemmhub.spot_check`."""
     if points is not None or samples is not None:
         raise InputError(
-            "points, samples", "given with Dask arrays", "neither: all of c is examined",
+            "points, samples", "given with Dask arrays", "neither: all of the result is examined",
             "compute those rows and columns, and check them",
         )  # fmt: skip
     if isinstance(b, PackedBlocks):
         raise InputError("b", "a packed operand", "an array", "pass b itself")
     rng = generator(seed)
     found = [operands.facts(x, name) for x, name in ((a, "a"), (b, "b"))]
-    shape, dtype = operands.facts(c, "c")
+    shape, dtype = operands.facts(result, "result")
     try:
         out_dtype = dtypes.output_dtype(found[0][1], found[1][1], dtype)
     except DTypeError as error:
-        raise DTypeError("c", error.given, error.allowed, "pass the product as it was computed") from None
-    asked = operands.describe(a, b, {"out_dtype": out_dtype, "precision": precision})
+        raise DTypeError("result", error.given, error.allowed, "pass the product as it was computed") from None
+    precision = options.get("precision") or "ieee"
+    asked = operands.describe(a, b, {**options, "precision": precision})
+    if options.get("out_dtype") is not None and asked.out_dtype != out_dtype:
+        raise DTypeError("result", f"dtype {out_dtype}", f"out_dtype, {asked.out_dtype}", "give it its own dtype")
+    asked = operands.describe(a, b, {**options, "precision": precision, "out_dtype": out_dtype})
     if shape != asked.shape:
-        raise ShapeError("c", f"shape {shape}", f"shape {asked.shape}, that of numpy.matmul(a, b)")
+        raise ShapeError("result", f"shape {shape}", f"shape {asked.shape}, that of the product")
+    if sampled.needed(asked.request):
+        return sampled.spot_check(asked, result, precision, rng)
     kinds = (found[0][1], found[1][1], out_dtype)
-    rule = _rule(asked, kinds, precision or "ieee")
+    rule = _rule(asked, kinds, precision)
     chunks = {}
     for x, size in asked.sizes.items():
         given = [y for y in (asked.a.chunks(x), asked.b.chunks(x)) if y is not None]
         chunks[x] = blocking.refined(given) if given else (size,)
     left, right = asked.a.rechunked(chunks), asked.b.rechunked(chunks)
-    whole = operands.Operand(operands.as_dask(c, asked.out_axes, chunks), asked.out_axes).rechunked(chunks)
+    whole = operands.Operand(operands.as_dask(result, asked.out_axes, chunks), asked.out_axes).rechunked(chunks)
+    addends = [x if x is None else x.rechunked(chunks) for x in (asked.c, asked.bias)]
     weights = _draw(asked.sizes["n"], chunks["n"], rule, rng)
-    token = tokenize([x.name for x in (left, right, whole)], rule, [x.matrix for x in weights])
+    cut = (left, right, whole, *addends)
+    token = tokenize([x if x is None else x.name for x in cut], rule, [x.matrix for x in weights])
     name = f"gemmhub-spot-check-{token}"
-    layer = _layer(asked, rule, chunks, (left, right, whole), weights, name)
+    layer = _layer(asked, rule, chunks, cut, weights, name)
     layer[name] = (_verdict, rule, ("m" in asked.out_axes, True), [key for key in layer if key[0] == f"{name}-row"])
-    sources = {x.name: x.array for x in (left, right, whole)}
+    sources = {x.name: x.array for x in cut if x is not None}
     return Delayed(name, HighLevelGraph.from_collections(name, layer, dependencies=list(sources.values())))
 
 
 def _rule(asked: operands.Product, kinds: tuple[Any, Any, Any], precision: str) -> _Rule:
     out, k = asked.out_dtype, asked.sizes["k"]
+    wanted = asked.request
+    rest = (wanted.alpha, wanted.beta, (asked.c is not None, asked.bias is not None))
     if out.kind == "b":
-        raise DTypeError("c", "bool", "numbers", "a sum of booleans is an or: check blocks by gemmhub.spot_check")
-    model = accuracy.error_model(*kinds[:2], out, asked.accumulator, precision)
+        raise DTypeError("result", "bool", "numbers", "a sum of booleans is an or: check blocks by gemmhub.spot_check")
+    compute = wanted.scaled(asked.accumulator, out, CPU)
+    model = accuracy.error_model(*kinds[:2], out, compute, precision)
     if not model.exact:
-        return _Rule(model, k, 0)
+        return _Rule(model, k, 0, *rest)
     if out.kind in "iu":
-        return _Rule(model, k, 8 * out.itemsize)
+        return _Rule(model, k, 8 * out.itemsize, *rest)
     if k * dtypes.info(kinds[0]).largest * dtypes.info(kinds[1]).largest >= 2.0**30:
-        raise DTypeError("c", f"{out} of integers that may wrap", "integers", "check the int32 product")
-    return _Rule(model, k, 0)
+        raise DTypeError("result", f"{out} of integers that may wrap", "integers", "check the int32 product")
+    return _Rule(model, k, 0, *rest)
 
 
 def _draw(n: int, chunks: tuple[int, ...], rule: _Rule, rng: np.random.Generator) -> list[_Weights]:
@@ -128,10 +165,10 @@ def _draw(n: int, chunks: tuple[int, ...], rule: _Rule, rng: np.random.Generator
 
 def _layer(
     asked: operands.Product, rule: _Rule, chunks: dict[str, tuple[int, ...]],
-    cut: tuple[operands.Operand, ...], weights: list[_Weights], stem: str,
+    cut: tuple[Any, ...], weights: list[_Weights], stem: str,
 ) -> dict[Any, Any]:  # fmt: skip
     """The tasks of the passes: sums of b, of a with them, and of c; the last ones compare one block row each."""
-    a, b, c = cut
+    a, b, c, *addends = cut
     layer: dict[Any, Any] = {}
     a_vector, b_vector = len(a.axes) == 1, len(b.axes) == 1
     batch = [x for x in asked.sizes if x not in ("m", "n", "k")]
@@ -166,7 +203,8 @@ def _layer(
         for index["n"] in cols:
             part = (f"{stem}-c-block", *place, index["n"])
             columns = (f"{stem}-columns", *shared, index["n"])
-            layer[part] = (_sum_c, rule, c.key(index), (a_vector, b_vector), drawn[index["n"]], rows, columns)
+            keys = [c.key(index), *(None if x is None else x.key(index) for x in addends)]
+            layer[part] = (_sum_c, rule, keys, (a_vector, b_vector), drawn[index["n"]], rows, columns)
             parts.append(part)
         start = tuple(sum(chunks[x][: index[x]]) for x in (*batch, "m"))
         layer[(f"{stem}-row", *place)] = (_compare, rule, start, sizes, rows, parts)
@@ -179,6 +217,33 @@ def _host(x: Array, rule: _Rule, *axes: int) -> Array:
     for axis in axes:
         native = np.expand_dims(native, axis)
     return native.astype(rule.kind)
+
+
+def _factor(x: Array, rule: _Rule, *axes: int) -> Array:
+    """A block of a or b; where alpha is 0 they are not read, as in BLAS."""
+    host = _host(x, rule, *axes)
+    return np.zeros_like(host) if rule.alpha == 0 else host
+
+
+def _number(value: Any, rule: _Rule) -> Any:
+    """alpha or beta in the arithmetic of the sums."""
+    if rule.bits:
+        return np.int64(int(complex(value).real))
+    return value if isinstance(value, complex) else float(value)
+
+
+def _addend(c: Array, bias: Array, rule: _Rule, vectors: tuple[bool, bool]) -> tuple[Array, Array]:
+    """beta c + bias of one block, which broadcasts to the result's, and the sum of the finite absolute values."""
+    value: Array = np.zeros((), rule.kind)
+    size: Array = np.zeros(())
+    missing = [-1] * vectors[1] + [-2] * vectors[0] if not all(vectors) else [-1, -1]
+    column = [-1] * (vectors[1] and not vectors[0])  # where b alone is a vector, a bias runs along m
+    for x, factor, axes in ((c, rule.beta, missing), (bias, 1, column)):
+        if x is not None:
+            dims = [axis for axis in axes if -axis <= np.ndim(x) + 1]
+            term = _number(factor, rule) * _host(x, rule, *dims)
+            value, size = value + term, size + np.where(np.isfinite(term), np.abs(term), 0.0)
+    return value, size
 
 
 def _matmul(x: Array, y: Array) -> Array:
@@ -198,7 +263,7 @@ def _sum_b(rule: _Rule, b: Array, vector: bool, weights: _Weights) -> tuple[Arra
     They are, for its rows, weighted sums and sums of squares over the groups; for its columns, the number of elements
     that are not finite and the squared 2-norms.
     """
-    x = _host(b, rule, *([-1] if vector else []))
+    x = _factor(b, rule, *([-1] if vector else []))
     if rule.bits:
         return (_matmul(x, weights.matrix.astype(np.int64)),)
     with np.errstate(all="ignore"):
@@ -216,7 +281,7 @@ def _sum_a(rule: _Rule, a: Array, vector: bool, sums: tuple[Array, ...], sizes: 
     They are its product with the sums of b; 2-norms over groups of |a| |b|, and of the loss through underflowing
     operands; for its rows, the number of elements that are not finite and the squared 2-norms.
     """
-    x = _host(a, rule, *([-2] if vector else []))
+    x = _factor(a, rule, *([-2] if vector else []))
     if rule.bits:
         return (_matmul(x, sums[0]),)
     with np.errstate(all="ignore"):
@@ -230,29 +295,34 @@ def _sum_a(rule: _Rule, a: Array, vector: bool, sums: tuple[Array, ...], sizes: 
 
 @located
 def _sum_c(
-    rule: _Rule, c: Array, vectors: tuple[bool, bool], weights: _Weights, rows: tuple[Array, ...],
+    rule: _Rule, blocks: list[Array], vectors: tuple[bool, bool], weights: _Weights, rows: tuple[Array, ...],
     columns: tuple[Array, ...],
 ) -> tuple[Array, ...]:  # fmt: skip
     """The sums of a block of c.
 
-    They are its weighted sums and sums of squares over the groups, the mask of sums without information, and the mask
-    of rows with an element that is certainly wrong.
+    They are its weighted sums, less those of the addends, and sums of squares over the groups, the mask of sums without
+    information, the mask of rows with an element that is certainly wrong, and the sums of squares of the addends.
     """
+    c, added, bias = blocks
     missing = [-1] * vectors[1] + [-2] * vectors[0] if not all(vectors) else [-1, -1]
     x = _host(c, rule, *missing)
+    addend, size = _addend(added, bias, rule, vectors)
     if rule.bits:
-        return (_matmul(x, weights.matrix.astype(np.int64)),)
+        return (_matmul(x - addend, weights.matrix.astype(np.int64)),)
     with np.errstate(all="ignore"):
         good = np.isfinite(x)
-        clean = (rows[3] == 0)[..., :, None] & (columns[0] == 0)[..., None, :]
+        clean = (rows[3] == 0)[..., :, None] & (columns[0] == 0)[..., None, :] & np.isfinite(addend)
         # By Cauchy and Schwarz no sum of absolute values is larger.
         largest = np.sqrt(rows[4])[..., :, None] * np.sqrt(columns[1])[..., None, :]
+        largest = max(1.0, abs(rule.alpha)) * largest + size
         limit = min(rule.model.largest, rule.model.accumulator_largest) / 2.0
         wrong = np.where(clean, ~good & (largest < limit) & (rule.model.input_largest == inf), good)
         member = weights.member.astype(np.float64)
         unseen = np.matmul((~good | ~clean).astype(np.float64), member) > 0
         x = np.where(good & clean, x, 0.0)
-        return np.matmul(x, weights.matrix / _STEPS), np.matmul(np.square(np.abs(x)), member), unseen, wrong.any(-1)
+        squares = [np.matmul(np.square(np.where(good & clean, y, 0.0)), member) for y in (np.abs(x), size)]
+        x = x - np.where(good & clean, addend, 0.0)
+        return np.matmul(x, weights.matrix / _STEPS), squares[0], unseen, wrong.any(-1), squares[1]
 
 
 @located
@@ -262,7 +332,7 @@ def _compare(
 ) -> tuple[Any, ...]:  # fmt: skip
     """The result for one block row: sums compared, worst ratio to the limit, its place, sums skipped, and detects."""
     total = sum(part[0] for part in parts)
-    residual = total - rows[0]
+    residual = total - _number(rule.alpha, rule) * rows[0]
     if rule.bits:
         if rule.bits < 64:
             residual = residual & ((1 << rule.bits) - 1)
@@ -271,14 +341,16 @@ def _compare(
         return residual.size, inf if len(wrong) else 0.0, place, 0, 0.0
     with np.errstate(all="ignore"):
         model, u = rule.model, rule.model.output
-        relative, (_, both) = model.relative(rule.k), model.reading(rule.k)
+        relative, (_, both) = rule.relative, model.reading(rule.k)
         result, root = np.sqrt(sum(part[1] for part in parts)), np.sqrt(sizes)
-        tiny = rows[2] + (model.absolute(rule.k) + rule.k * both) * root
-        bound = (1.0 + u) * (relative * rows[1] + (1.0 + relative) * tiny) + u * result
+        alpha = abs(rule.alpha)
+        size = alpha * rows[1] + np.sqrt(sum(part[4] for part in parts))
+        tiny = alpha * (rows[2] + rule.k * both * root) + rule.absolute * root
+        bound = (1.0 + u) * (relative * size + (1.0 + relative) * tiny) + u * result
         bound = (bound + model.rounding_underflow * root) / (1.0 - u)
         terms, norm = (2, sqrt(2.0)) if model.complex else (1, 1.0)
-        own = np.array([norm * gamma(terms * (rule.k + int(x) + 8), 2.0**-53) * sqrt(x) for x in sizes])
-        own = own * (rows[1] + result)
+        own = np.array([norm * gamma(terms * (rule.k + int(x) + 16), 2.0**-53) * sqrt(x) for x in sizes])
+        own = own * (size + result)
         ratio = np.abs(residual) / (root * bound + own)
         unseen = np.logical_or.reduce([part[2] for part in parts]) | ~np.isfinite(bound)
         ratio = np.where(residual == 0, 0.0, np.where(np.isfinite(ratio), ratio, inf))

@@ -16,10 +16,11 @@ from dask.base import tokenize
 from gemmhub import dtypes
 from gemmhub._arrays.find import arrays_of
 from gemmhub._call.describe import product_shapes
-from gemmhub._call.options import DEFAULTS, Request, refuse_extra, request
+from gemmhub._call.options import DEFAULTS, Request, refuse_operands, request
 from gemmhub._doors.dask.packed import PackedBlocks
 from gemmhub.capability import CPU
 from gemmhub.dtypes import DType
+from gemmhub.epilogues import ELEMENTWISE, EPILOGUES
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
 from gemmhub.packed import PackedB
 
@@ -27,6 +28,9 @@ Array = Any
 Chunks = tuple[int, ...]
 Dimension = str
 """A dimension of the product: "m", "n", "k", or "0", "1", ... of the batch, outermost first."""
+
+ADDENDS = ("c", "bias")
+"""Operands beside a and b that are cut into blocks."""
 
 QUERY_PLANNING = hasattr(da.Array, "expr")
 """Whether Dask arrays are expressions: Dask reads its setting array.query-planning once, at import."""
@@ -105,15 +109,20 @@ def describe(a: Any, b: Any, options: Mapping[str, Any]) -> Product:
             "use the result, or write it to a store: gemmhub.distributed.store(result, target)",
         )  # fmt: skip
     given = {name: value for name, value in options.items() if name != "out"}
+    refuse_operands(given, ADDENDS, "with arrays of Dask")
     asked = request(given)  # type: ignore[arg-type]
-    refuse_extra(given, "with arrays of Dask")
+    if asked.activation is not None and EPILOGUES[asked.activation].arity > 1:
+        raise InputError(
+            "activation", f"{asked.activation}, which takes pairs of columns, with arrays of Dask",
+            ", ".join(ELEMENTWISE), "multiply without it, and apply it to the result",
+        )  # fmt: skip
     if asked.stream is not None:
         raise InputError("stream", "given for arrays of Dask", "None", "each worker works on its current stream")
     if isinstance(b, PackedB):
         raise InputError(
             "b", "packed in this process", "a packed array of Dask", "pack the array: gemmhub.pack(b_dask)"
         )
-    for name, x in (("a", a), ("c", asked.c), ("bias", asked.bias)):
+    for name, x in (("a", a), *asked.operands.items()):
         if isinstance(x, (PackedB, PackedBlocks)):
             raise InputError(name, "a packed operand", "only b may be packed")
     shapes, kinds = [], []
@@ -154,7 +163,7 @@ def describe(a: Any, b: Any, options: Mapping[str, Any]) -> Product:
         "deterministic": asked.settings.deterministic,
         "backend": asked.settings.backend[0] if asked.settings.forced else None,
     }
-    plain = {name: value for name, value in given.items() if name not in ("c", "bias")}
+    plain = {name: value for name, value in given.items() if name not in ADDENDS}
     plain = {**plain, **in_force}
     reason = _whole_k(asked, natural, compute, out_dtype)
     if packed and len(b.chunks[0]) > 1 and (reason or _finishes(asked, natural, out_dtype)):
@@ -230,9 +239,10 @@ def _addend(
     asked: Request, out_shape: tuple[int, ...], out_axes: tuple[Dimension, ...], allowed: tuple[DType, DType],
     known: Mapping[Dimension, Chunks],
 ) -> Operand | None:  # fmt: skip
-    if asked.c is None:
+    addend = asked.operands.get("c")
+    if addend is None:
         return None
-    shape, dtype = facts(asked.c, "c")
+    shape, dtype = facts(addend, "c")
     _check_dtype("c", dtype, allowed)
     try:
         fits = np.broadcast_shapes(shape, out_shape) == out_shape
@@ -245,16 +255,17 @@ def _addend(
     own = out_axes[len(out_axes) - len(shape) :]
     sizes = out_shape[len(out_shape) - len(shape) :]
     axes = tuple(axis if size == full else None for axis, size, full in zip(own, shape, sizes))
-    return Operand(as_dask(asked.c, axes, known), axes)
+    return Operand(as_dask(addend, axes, known), axes)
 
 
 def _bias(
     asked: Request, sizes: Mapping[Dimension, int], a_ndim: int, b_ndim: int, allowed: tuple[DType, DType],
     known: Mapping[Dimension, Chunks],
 ) -> Operand | None:  # fmt: skip
-    if asked.bias is None:
+    vector = asked.operands.get("bias")
+    if vector is None:
         return None
-    shape, dtype = facts(asked.bias, "bias")
+    shape, dtype = facts(vector, "bias")
     _check_dtype("bias", dtype, allowed)
     m, n = sizes["m"], sizes["n"]
     along_m = b_ndim == 1 and a_ndim > 1
@@ -272,7 +283,7 @@ def _bias(
         axes = tuple(None if axis == "m" else axis for axis in axes)
     if b_ndim == 1:
         axes = tuple(None if axis == "n" else axis for axis in axes)
-    return Operand(as_dask(asked.bias, axes, known), axes)
+    return Operand(as_dask(vector, axes, known), axes)
 
 
 def _check_dtype(argument: str, dtype: DType, allowed: tuple[DType, DType]) -> None:
@@ -291,6 +302,6 @@ def _whole_k(asked: Request, natural: DType, compute: DType, out_dtype: DType) -
         return f"alpha or beta need {compute} for what is summed in {natural}"
     if not all(np.isfinite(complex(x)) for x in (asked.alpha, asked.beta)):
         return "alpha or beta are not finite"
-    if _finishes(asked, natural, out_dtype) and asked.c is not None and asked.beta != 0:
+    if _finishes(asked, natural, out_dtype) and asked.beta != 0:
         return f"integers that become {out_dtype} are added to c after the whole sum"
     return ""

@@ -11,9 +11,12 @@ import numpy as np
 from jax.core import Tracer
 
 from gemmhub import api, dtypes
-from gemmhub._call.options import ARRAYS, EXTRA, NUMBERS, Request, refuse_extra, request, signature
+from gemmhub._base.geometry import expand
+from gemmhub._call.describe import product_shapes, result_shape
+from gemmhub._call.options import ARRAYS, NUMBERS, Request, request, signature
 from gemmhub._doors.jax import product
-from gemmhub.errors import DTypeError, InputError, ShapeError
+from gemmhub.errors import DTypeError, InputError
+from gemmhub.operands import OPERANDS, Operand, Product, described
 from gemmhub.packed import PackedB
 
 if TYPE_CHECKING:
@@ -34,17 +37,18 @@ def matmul(a: Array, b: Array, /, *, out: Any = None, **options: Unpack[Options]
     """Compute :func:`gemmhub.matmul` of JAX's arrays, also in ``jit``, ``grad``, ``vmap`` and ``shard_map``.
 
     The product is a call of the compiled program, on the runtime's own buffers; nothing is copied to the host. Where
-    JAX traces no operand, what such a program cannot do (complex numbers, scales, a packed b) is a call of
+    JAX traces no operand, what such a program cannot do (complex numbers, a packed b) is a call of
     :func:`gemmhub.matmul`.
 
     Parameters
     ----------
-    a, b, c, bias, and the options : as of :func:`gemmhub.matmul`. ``alpha`` and ``beta`` are numbers, not arrays that
-        JAX traces.
+    a, b, and the options : as of :func:`gemmhub.matmul`. ``alpha`` and ``beta`` are numbers, not arrays that JAX
+        traces. JAX's arrays are never written: ``pre_activation`` is True or None, and ``amax`` None.
 
     Returns
     -------
-    A jax.Array. It has gradients (forward and reverse mode, of any order) with respect to a, b, c and bias.
+    A jax.Array, or with ``pre_activation=True`` two. They have gradients (forward and reverse mode, of any order) with
+    respect to a, b, c, bias, scale_a, scale_b and scale_out.
 
     Raises
     ------
@@ -56,17 +60,18 @@ def matmul(a: Array, b: Array, /, *, out: Any = None, **options: Unpack[Options]
     >>> f = jax.jit(jax.grad(lambda w: gemmhub.jax.matmul(x, w, activation="gelu").sum()))
     """
     given: dict[str, Any] = dict(options)
+    _refuse_written(given)
     arrays = a, b, *map(given.get, ARRAYS)
     if any(isinstance(x, Tracer) for x in (out, *arrays)) or not _beyond_programs(arrays, {"out": out, **given}):
         return _traced(a, b, out=out, **given)
-    left, right, *rest = (x if x is None or isinstance(x, PackedB) else jnp.asarray(x) for x in arrays)
+    left, right, *rest = (x if x is None or isinstance(x, (bool, PackedB)) else jnp.asarray(x) for x in arrays)
     given |= {name: x for name, x in zip(ARRAYS, rest) if x is not None}
     return api.matmul(left, right, out=out, **given)
 
 
 def _beyond_programs(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
     """Whether a call has operands or options that a compiled program has not."""
-    if any(options.get(name) is not None for name in ("out", "stream", *EXTRA)):
+    if options.get("out") is not None or options.get("stream") is not None:
         return True
     dtype = options.get("out_dtype")
     if dtype is not None and dtypes.as_dtype(dtype).kind == "c":
@@ -74,10 +79,23 @@ def _beyond_programs(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> boo
     return any(isinstance(x, PackedB) or (x is not None and jnp.iscomplexobj(x)) for x in arrays)
 
 
-def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Array:
+def _refuse_written(options: Mapping[str, Any]) -> None:
+    """InputError for an array that a call would write: those of JAX are immutable."""
+    if options.get("amax") is not None:
+        raise InputError(
+            "amax", "an array to write, with JAX", "None: JAX's arrays are immutable",
+            "take abs(result).max() of the result without scale_out",
+        )  # fmt: skip
+    before = options.get("pre_activation")
+    if before is not None and before is not True:
+        given = "False" if before is False else "an array to write, with JAX"
+        raise InputError("pre_activation", given, "True or None", "pass True: it returns (result, pre-activation)")
+
+
+def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
     """The product as a part of the program that JAX traces."""
     where = "in a function that JAX traces"
-    refuse_extra(options, where)
+    _refuse_written(options)
     for name, given in (("out", out), ("stream", options.get("stream"))):
         if given is not None:
             raise InputError(name, f"given {where}", "None", "JAX allocates results and orders work")
@@ -89,33 +107,28 @@ def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Array:
             )  # fmt: skip
     if isinstance(b, PackedB):
         raise InputError("b", f"a packed operand {where}", "an array", "pass b itself")
+    pre = options.pop("pre_activation", None) is True
     asked = request(options)  # type: ignore[arg-type]
     a, b = jnp.asarray(a), jnp.asarray(b)
-    for name, x in (("a", a), ("b", b)):
-        if not x.ndim:
-            raise ShapeError(name, "a scalar (0 dimensions)", "1 dimension or more", "use * for scalars")
-    rows, columns = a.ndim == 1, b.ndim == 1
-    left = a[None] if rows else a
-    right = b[:, None] if columns else b
-    if left.shape[-1] != right.shape[-2]:
-        raise ShapeError("a, b", f"{a.shape} by {b.shape}", "as many columns of a as rows of b")
-    try:
-        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    except ValueError:
-        given = f"batch dimensions {left.shape[:-2]} and {right.shape[:-2]} do not broadcast"
-        raise ShapeError("a, b", given, "equal sizes, or 1") from None
-    dtype = _result_dtype(np.dtype(a.dtype), np.dtype(b.dtype), asked)
-    rank = max(left.ndim, right.ndim)
-    left, right = _padded(left, rank), _padded(right, rank)
-    shape = (*batch, left.shape[-2], right.shape[-1])
-    c = None if asked.c is None or asked.beta == 0 else _addend(jnp.asarray(asked.c), shape, rows, columns)
-    bias = None if asked.bias is None else _vector(jnp.asarray(asked.bias), shape, columns and not rows)
-    for name, added in (("c", c), ("bias", bias)):
-        if added is not None:
-            _check_addend(name, np.dtype(added.dtype), np.dtype(a.dtype), np.dtype(b.dtype), dtype)
+    kinds = np.dtype(a.dtype), np.dtype(b.dtype)
+    batch, m, n, k, whole = product_shapes(a.shape, b.shape)
+    shape, _ = result_shape(whole, n, b.ndim, asked.activation)
+    dtype = _result_dtype(*kinds, asked)
+    facts = Product(m, n, k, batch, a.ndim, b.ndim, whole, dtype, dtypes.compute_dtype(*kinds, dtype))
+    operands = {name: _operand(name, jnp.asarray(x), facts) for name, x in asked.operands.items()}
+    # As in BLAS, c is not read where beta is 0, and the product is ignored where alpha is 0.
+    operands = {
+        name: x
+        for name, x in operands.items()
+        if not ((name == "c" and asked.beta == 0) or (OPERANDS[name].role == "factor" and asked.alpha == 0))
+    }
+    left = _padded(a[None] if a.ndim == 1 else a, facts)
+    right = _padded(b[:, None] if b.ndim == 1 else b, facts)
     kept = {name: options[name] for name in ("precision", "deterministic", "backend") if options.get(name)}
-    call = product.Call(dtype, asked.alpha, asked.beta if c is not None else 0, asked.activation, tuple(kept.items()))
-    return product.epilogue(call, left, right, c, bias).reshape(_without(shape, rows, columns))
+    call = product.Call(dtype, asked.alpha, asked.beta, asked.activation, tuple(kept.items()), pre)
+    result, *before = product.epilogue(call, left, right, operands)
+    result = result.reshape(shape)
+    return (result, before[0].reshape(whole)) if pre else result
 
 
 def _result_dtype(a: Any, b: Any, asked: Request) -> Any:
@@ -133,48 +146,24 @@ def _result_dtype(a: Any, b: Any, asked: Request) -> Any:
     return dtype
 
 
-def _check_addend(name: str, given: Any, a: Any, b: Any, out: Any) -> None:
-    """DTypeError unless c, or bias, has the dtype of the result or of the accumulator."""
-    allowed = out, dtypes.compute_dtype(a, b, out)
-    if given not in allowed:
-        raise DTypeError(name, f"dtype {given}", " or ".join(dict.fromkeys(map(str, allowed))), "convert it")
+def _operand(name: str, x: Array, facts: Product) -> Array:
+    """An operand, checked, with the dimensions that :mod:`~gemmhub._doors.jax.product` names.
+
+    Those in which c is broadcast keep size 1: its gradient is summed over them later.
+    """
+    like = np.broadcast_to(np.empty((), x.dtype), x.shape)  # of its shape and dtype, without its memory
+    native, found = described(name, like, facts)
+    if isinstance(found, Operand):
+        own = like.reshape((1,) * (len(facts.shape) - x.ndim) + x.shape)
+        return _padded(x.reshape(expand(own, facts.a_ndim, facts.b_ndim).shape), facts)
+    if OPERANDS[name].role == "factor":
+        return _padded(x.reshape(native.shape), facts)
+    return x.reshape((-1, 1) if found.axis == "m" else (1, -1))
 
 
-def _addend(c: Array, shape: tuple[int, ...], rows: bool, columns: bool) -> Array:
-    """``c`` with the dimensions of the product of matrices. It is broadcast later, where its gradient is summed."""
-    result = _without(shape, rows, columns)
-    try:
-        fits = np.broadcast_shapes(c.shape, result) == result
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ShapeError("c", f"shape {c.shape}", f"shapes that broadcast to {result}")
-    sizes = [*(1,) * (len(result) - c.ndim), *c.shape, *(1,) * columns]
-    if rows:
-        sizes.insert(-1, 1)
-    return c.reshape(sizes)
-
-
-def _vector(bias: Array, shape: tuple[int, ...], along_m: bool) -> Array:
-    """``bias`` as a row, or as a column."""
-    allowed: dict[tuple[int, ...], tuple[int, int]]
-    if along_m:
-        allowed = {(shape[-2],): (-1, 1)}
-    else:
-        allowed = {(shape[-1],): (1, -1), (1, shape[-1]): (1, -1), (shape[-2], 1): (-1, 1)}
-    if bias.shape not in allowed:
-        raise ShapeError("bias", f"shape {bias.shape}", " or ".join(map(str, allowed)))
-    return bias.reshape(allowed[bias.shape])
-
-
-def _padded(x: Array, rank: int) -> Array:
-    return x.reshape((1,) * (rank - x.ndim) + x.shape)
-
-
-def _without(shape: tuple[int, ...], rows: bool, columns: bool) -> tuple[int, ...]:
-    """The shape of the result, without the dimensions that vectors lack."""
-    kept = shape[:-2] + (() if rows else shape[-2:-1])
-    return kept + (() if columns else shape[-1:])
+def _padded(x: Array, facts: Product) -> Array:
+    """``x`` with as many dimensions as the stacks of matrices have."""
+    return x.reshape((1,) * (len(facts.batch) + 2 - x.ndim) + x.shape)
 
 
 __all__ = ["jax", "matmul", "take"]

@@ -1,14 +1,17 @@
-"""The product as a primitive of JAX: its abstract evaluation, lowering, derivatives and batching rule.
+"""The product as primitives of JAX: abstract evaluation, lowering, derivatives and batching rules.
 
-Operands have equal numbers of dimensions, of which the first may be 1; c broadcasts to the result's shape, and bias is
-(1, n) or (m, 1). A product with alpha alone is linear in either operand, so that JAX derives gradients of any order,
-forward and reverse, from its transpose; the derivative of an epilogue is written in JAX's own operations. What follows
-a product there is computed in the dtype of its epilogue, and rounded once.
+:data:`fused` is a product with its operands and its epilogue. :data:`product` is alpha times a product alone: it is
+linear in either operand, so that JAX derives gradients of any order, forward and reverse, from its transpose. The
+derivative of the first is made of the second and of JAX's own operations, in the dtype of the epilogue, and rounded
+once.
+
+a and b have equal numbers of dimensions, of which the first may be 1, as have c and the scales of a and b. bias is
+(1, n) or (m, 1), and scale_out (1, 1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from math import frexp, ldexp
 from typing import Any, NamedTuple
@@ -22,9 +25,13 @@ from jax.interpreters import ad, batching, mlir
 
 from gemmhub import dtypes
 from gemmhub._doors.jax import target
-from gemmhub.errors import InputError
+from gemmhub._doors.jax.functions import activated
+from gemmhub.epilogues import columns
+from gemmhub.operands import BLOCK, OPERANDS
 
 Array = Any
+Operands = Mapping[str, Array]
+"""The operands beside a and b, by name."""
 
 
 class Call(NamedTuple):
@@ -35,11 +42,26 @@ class Call(NamedTuple):
     beta: complex
     activation: str | None
     options: tuple[tuple[str, Any], ...]
+    pre: bool = False
+    """Whether what the activation is applied to is a second result."""
     rounded: Any = None
     """Dtype that the cotangent of a sum in a wider one is rounded to, for a product with an operand as narrow."""
 
+    def sum(self, dtype: Any) -> Call:
+        """The call for what the activation is applied to, in another dtype."""
+        return self._replace(dtype=dtype, activation=None, pre=False)
 
-gemm = Primitive("gemmhub_matmul")
+    def factor(self, name: str) -> Any:
+        """What multiplies a term of the sum."""
+        return self.beta if name == "c" else 1
+
+
+STACKED = ("c", "scale_a", "scale_b")
+"""Operands of which each matrix of a stack may have its own."""
+
+product = Primitive("gemmhub_product")
+fused = Primitive("gemmhub_matmul")
+fused.multiple_results = True
 
 
 def _shape(*operands: Any) -> tuple[int, ...]:
@@ -47,30 +69,39 @@ def _shape(*operands: Any) -> tuple[int, ...]:
     return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
 
 
-@gemm.def_abstract_eval
-def _abstract(*operands: Any, call: Call, has: tuple[bool, bool]) -> Any:
-    return jax.core.ShapedArray(_shape(*operands), call.dtype)
+@product.def_abstract_eval
+def _abstract_product(a: Any, b: Any, *, call: Call) -> Any:
+    return jax.core.ShapedArray(_shape(a, b), call.dtype)
 
 
-gemm.def_impl(lambda *operands, **params: jax.jit(partial(gemm.bind, **params))(*operands))
+@fused.def_abstract_eval
+def _abstract(*operands: Any, call: Call, names: tuple[str, ...]) -> Any:
+    whole = _shape(*operands)
+    shapes = [(*whole[:-1], columns(call.activation, whole[-1])), *[whole] * call.pre]
+    return [jax.core.ShapedArray(shape, call.dtype) for shape in shapes]
+
+
+for primitive in (product, fused):
+    primitive.def_impl(jax.jit(primitive.bind, static_argnames=("call", "names")))
 
 
 def _lowered(platform: str) -> Any:
-    def lower(context: Any, *operands: Any, call: Call, has: tuple[bool, bool]) -> Any:
+    def lower(context: Any, *operands: Any, call: Call, names: tuple[str, ...] = ()) -> Any:
         name = target.registered(platform)
-        return jax.ffi.ffi_lowering(name)(context, *operands, call=target.encoded(call, has))
+        return jax.ffi.ffi_lowering(name)(context, *operands, call=target.encoded(call, names))
 
     return lower
 
 
-mlir.register_lowering(gemm, _lowered("cpu"), platform="cpu")
-mlir.register_lowering(gemm, _lowered("gpu"), platform="cuda")
+for primitive in (product, fused):
+    mlir.register_lowering(primitive, _lowered("cpu"), platform="cpu")
+    mlir.register_lowering(primitive, _lowered("gpu"), platform="cuda")
 
 
-def bound(call: Call, a: Array, b: Array, c: Array | None = None, bias: Array | None = None) -> Array:
-    """The product, as one call of the compiled program."""
-    operands = [x for x in (a, b, c, bias) if x is not None]
-    return gemm.bind(*operands, call=call, has=(c is not None, bias is not None))
+def fuse(call: Call, a: Array, b: Array, operands: Operands) -> tuple[Array, ...]:
+    """The result, and the pre-activation where it is asked for, as one call of the compiled program."""
+    given = {name: jnp.broadcast_to(x, _shape(a, b)) if name == "c" else x for name, x in operands.items()}
+    return tuple(fused.bind(a, b, *given.values(), call=call, names=tuple(given)))
 
 
 def _summed(x: Array, like: Any) -> Array:
@@ -105,14 +136,14 @@ def _transposed_product(x: Array, y: Array, like: Any, call: Call) -> Array:
         wanted = np.dtype(np.float32)
     elif dtypes.info(wanted).kind not in ("float", "complex") or (natural.kind == "c" and wanted.kind != "c"):
         wanted = natural
-    return _summed(bound(call._replace(dtype=wanted), x, y), like)
+    return _summed(product.bind(x, y, call=call._replace(dtype=wanted)), like)
 
 
-def _left(cotangent: Array, a: Any, b: Array, *, call: Call, has: Any) -> Array:
+def _left(cotangent: Array, a: Any, b: Array, *, call: Call) -> Array:
     return _transposed_product(_narrow(cotangent, b, call), b.swapaxes(-1, -2), a.aval, call)
 
 
-def _right(cotangent: Array, a: Array, b: Any, *, call: Call, has: Any) -> Array:
+def _right(cotangent: Array, a: Array, b: Any, *, call: Call) -> Array:
     return _transposed_product(a.swapaxes(-1, -2), _narrow(cotangent, a, call), b.aval, call)
 
 
@@ -123,71 +154,89 @@ def _narrow(cotangent: Array, other: Array, call: Call) -> Array:
     return cotangent.astype(call.rounded)
 
 
-ad.defbilinear(gemm, _left, _right)
+ad.defbilinear(product, _left, _right)
 
 
-def _mapped(operands: Any, dims: Any, *, call: Call, has: tuple[bool, bool]) -> tuple[Array, int]:
-    """The batching rule: one more batch dimension, the first; of size 1 where an operand has none."""
-    moved = [x[None] if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims)]
-    a, b, *rest = moved
-    c = rest.pop(0) if has[0] else None
-    bias = rest.pop(0) if has[1] else None
-    shape = list(_shape(a, b))
-    sizes = {x.shape[0] for x in moved}
-    shape[0] = max(sizes) if sizes != {0} and 0 not in sizes else 0
-    if a.shape[0] == b.shape[0] == 1 and shape[0] != 1:  # c or bias alone is mapped
-        a = jnp.broadcast_to(a, (shape[0], *a.shape[1:]))
-    if c is not None:
-        c = jnp.broadcast_to(c, shape)
-    if bias is None or dims[-1] is None:
-        return bound(call, a, b, c, None if bias is None else bias[0]), 0
-    # A different bias for each product follows the sum.
+def _first(x: Array, dim: int | None) -> Array:
+    """``x`` with its mapped dimension first; of size 1 where it has none."""
+    return x[None] if dim is None else jnp.moveaxis(x, dim, 0)
+
+
+def _mapped_product(operands: Any, dims: Any, *, call: Call) -> tuple[Array, int]:
+    """The batching rule: one more batch dimension, the first."""
+    a, b = map(_first, operands[:2], dims[:2])
+    return product.bind(a, b, call=call), 0
+
+
+def _mapped(operands: Any, dims: Any, *, call: Call, names: tuple[str, ...]) -> tuple[tuple[Array, ...], Any]:
+    """The batching rule: one more batch dimension of one product.
+
+    Terms and factors that a stack of products shares by their form, but that differ here, follow the sum; so do all
+    terms where the product itself is the same for each.
+    """
+    size = next(x.shape[dim] for x, dim in zip(operands, dims) if dim is not None)
+    given = dict(zip(names, operands[2:]))
+    mapped = {name: dim for name, dim in zip(names, dims[2:]) if dim is not None}
+    a, b = map(_first, operands[:2], dims[:2])
+    one = dims[0] is None and dims[1] is None
+    if one and any(OPERANDS[name].role == "factor" for name in mapped):
+        a, one = jnp.broadcast_to(a, (size, *a.shape[1:])), False
+    late = {name for name in mapped if one or name not in STACKED}
+    inner = {
+        name: _first(x, mapped.get(name)) if name in STACKED else x for name, x in given.items() if name not in late
+    }
+    if not late:
+        results = fuse(call, a, b, inner)
+        return results, (0,) * len(results)
     wide = _epilogue_dtype(a, b, call)
-    whole = bound(call._replace(activation=None, dtype=wide), a, b, None if c is None else c.astype(wide))
-    whole = whole + bias.reshape(bias.shape[0], *(1,) * (len(shape) - 3), *bias.shape[1:]).astype(wide)
-    return (whole if call.activation is None else activation_of(call.activation)(whole)).astype(call.dtype), 0
+    (x,) = fuse(call.sum(wide), a, b, _of_sum(inner, wide))
+    after = {name: _aligned(jnp.moveaxis(given[name], mapped[name], 0), x.ndim) for name in late}
+    for name, term in after.items():
+        if OPERANDS[name].role == "term":
+            x = x + _scaled(term.astype(wide), call.factor(name))
+    results = _finish(call, x, {**given, **after}.get("scale_out"))
+    return tuple(jnp.broadcast_to(y, (size, *y.shape[1:])) for y in results), (0,) * len(results)
 
 
-batching.primitive_batchers[gemm] = _mapped
+batching.primitive_batchers[product] = _mapped_product
+batching.primitive_batchers[fused] = _mapped
+
+
+def _aligned(x: Array, rank: int) -> Array:
+    """A stack with dimensions of size 1 after the first, so that it has ``rank``."""
+    return x.reshape(x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:])
 
 
 def _epilogue_dtype(a: Array, b: Array, call: Call) -> Any:
     """The dtype in which a product computes its epilogue."""
     accumulator = dtypes.compute_dtype(np.dtype(a.dtype), np.dtype(b.dtype), np.dtype(call.dtype))
-    return accumulator if dtypes.info(accumulator).inexact else call.dtype
+    if not dtypes.info(accumulator).inexact or jax.dtypes.canonicalize_dtype(accumulator) != accumulator:
+        return call.dtype
+    return accumulator
+
+
+def _of_sum(operands: Operands, wide: Any) -> dict[str, Array]:
+    """The operands of the sum before the activation, terms in its dtype."""
+    roles = {name: OPERANDS[name].role for name in operands}
+    return {
+        name: x.astype(wide) if roles[name] == "term" else x
+        for name, x in operands.items()
+        if roles[name] in ("term", "factor")
+    }
+
+
+def _finish(call: Call, x: Array, scale_out: Array | None) -> tuple[Array, ...]:
+    """The results of the sum ``x``."""
+    result = activated(call.activation, x)
+    if scale_out is not None:
+        result = result * scale_out.astype(x.dtype)
+    return (result.astype(call.dtype), *[x.astype(call.dtype)] * call.pre)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def epilogue(call: Call, a: Array, b: Array, c: Array | None, bias: Array | None) -> Array:
-    """Compute ``activation(alpha * a @ b + beta * c + bias)``."""
-    return bound(call, a, b, None if c is None else jnp.broadcast_to(c, _shape(a, b)), bias)
-
-
-_FLAT = 1000.0
-"""Beyond this argument the gradients of gelu and silu are exactly 0 or 1, in float64, too. JAX's own formulas give NaN
-where the cube of the argument overflows.
-"""
-
-
-def _gelu(x: Array) -> Array:
-    return jax.nn.gelu(jnp.clip(x, -_FLAT, _FLAT), approximate=True) + jax.nn.relu(x - _FLAT)
-
-
-def _silu(x: Array) -> Array:
-    return jax.nn.silu(jnp.clip(x, -_FLAT, _FLAT)) + jax.nn.relu(x - _FLAT)
-
-
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "gelu": _gelu, "silu": _silu}
-
-
-def activation_of(name: str) -> Callable[[Array], Array]:
-    """JAX's form of an activation of epilogues; minus infinity becomes 0. InputError for one that has none here."""
-    if name not in _ACTIVATIONS:
-        raise InputError(
-            "activation", f"{name!r}, which has no form and no gradient for JAX", ", ".join(_ACTIVATIONS),
-            "apply it to the product",
-        )  # fmt: skip
-    return _ACTIVATIONS[name]
+def epilogue(call: Call, a: Array, b: Array, operands: Operands) -> tuple[Array, ...]:
+    """Compute ``scale_out * activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)``; :func:`fuse`."""
+    return fuse(call, a, b, operands)
 
 
 def _scaled(x: Array, factor: Any) -> Array:
@@ -199,33 +248,54 @@ def _scaled(x: Array, factor: Any) -> Array:
     return x * jnp.asarray(part, x.dtype) * ldexp(1.0, half) * ldexp(1.0, max(-126, min(126, exponent - half)))
 
 
-def _tangent(call: Call, primals: Any, tangents: Any, shape: tuple[int, ...], wide: Any) -> Array:
+def _each(scale: Array, shape: tuple[int, ...], wide: Any) -> Array:
+    """The factors of a matrix of this shape, one for each element of a dimension where there is one for each block."""
+    scale = scale.astype(wide)
+    for axis in (scale.ndim - 2, scale.ndim - 1):
+        size = shape[axis - scale.ndim]
+        if scale.shape[axis] not in (1, size):
+            scale = jax.lax.slice_in_dim(jnp.repeat(scale, BLOCK, axis), 0, size, axis=axis)
+    return scale
+
+
+def _factored(x: Array, scale: Array | None, of_x: Any, of_scale: Any, wide: Any) -> tuple[Array, Array | None]:
+    """An operand times its scale, and its tangent; None for none."""
+    if scale is None:
+        return x, of_x
+    factors = _each(scale, x.shape, wide)
+    parts = [] if of_x is None else [of_x.astype(wide) * factors]
+    parts += [] if of_scale is None else [x.astype(wide) * _each(of_scale, x.shape, wide)]
+    return x.astype(wide) * factors, sum(parts[1:], parts[0]) if parts else None
+
+
+def _tangent(call: Call, primals: Any, tangents: Any, wide: Any) -> Array:
     """The tangent of the sum before the activation, in the dtype ``wide``."""
-    a, b, _, _ = primals
-    of_a, of_b, of_c, of_bias = (None if isinstance(x, SymbolicZero) else x for x in tangents)
+    a, b, given = primals
+    of_a, of_b = (None if isinstance(x, SymbolicZero) else x for x in tangents[:2])
+    moved = {name: x for name, x in tangents[2].items() if not isinstance(x, SymbolicZero)}
     rounded = call.dtype if np.dtype(wide).itemsize > np.dtype(call.dtype).itemsize else None
-    product = call._replace(beta=0, activation=None, dtype=wide, rounded=rounded)
-    parts = []
-    if of_a is not None:
-        parts.append(bound(product, of_a, b))
-    if of_b is not None:
-        parts.append(bound(product, a, of_b))
-    if of_c is not None:
-        parts.append(_scaled(of_c.astype(wide), call.beta))
-    if of_bias is not None:
-        parts.append(of_bias.astype(wide))
-    return jnp.broadcast_to(sum(parts[1:], parts[0]) if parts else jnp.zeros((), wide), shape)
+    alone = call.sum(wide)._replace(beta=0, rounded=rounded)
+    left, of_left = _factored(a, given.get("scale_a"), of_a, moved.get("scale_a"), wide)
+    right, of_right = _factored(b, given.get("scale_b"), of_b, moved.get("scale_b"), wide)
+    parts = [] if of_left is None else [product.bind(of_left, right, call=alone)]
+    parts += [] if of_right is None else [product.bind(left, of_right, call=alone)]
+    for name, x in moved.items():
+        if OPERANDS[name].role == "term":
+            parts.append(_scaled(x.astype(wide), call.factor(name)))
+    return jnp.broadcast_to(sum(parts[1:], parts[0]) if parts else jnp.zeros((), wide), _shape(a, b))
 
 
 @partial(epilogue.defjvp, symbolic_zeros=True)
-def _derivative(call: Call, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    a, b, c, bias = primals
+def _derivative(call: Call, primals: Any, tangents: Any) -> Any:
+    a, b, operands = primals
     wide = _epilogue_dtype(a, b, call)
-    tangent = _tangent(call, primals, tangents, _shape(a, b), wide)
-    if call.activation is None:
-        return epilogue(call, a, b, c, bias), tangent.astype(call.dtype)
-    function = activation_of(call.activation)
-    c, bias = (None if x is None else x.astype(wide) for x in (c, bias))
-    x = epilogue(call._replace(activation=None, dtype=wide), a, b, c, bias)
-    result, moved = jax.jvp(function, (x,), (tangent,))
-    return result.astype(call.dtype), moved.astype(call.dtype)
+    tangent = _tangent(call, primals, tangents, wide)
+    scale = operands.get("scale_out")
+    if call.activation is None and scale is None and not call.pre:
+        return epilogue(call, a, b, operands), (tangent.astype(call.dtype),)
+    (x,) = epilogue(call.sum(wide), a, b, _of_sum(operands, wide))
+    of_scale = tangents[2].get("scale_out")
+    if isinstance(of_scale, SymbolicZero):
+        of_scale = jnp.zeros_like(scale)
+    primal, moved = jax.jvp(partial(_finish, call), (x, scale), (tangent, of_scale))
+    return primal, moved

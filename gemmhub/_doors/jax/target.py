@@ -29,12 +29,12 @@ _calls: dict[int, tuple[Any, ...]] = {}
 """The traced calls, by their numbers in compiled programs."""
 
 
-def encoded(call: Any, has: tuple[bool, bool]) -> Any:
+def encoded(call: Any, names: tuple[str, ...]) -> Any:
     """The number of a call, from its content: the same in every process, as caches of compiled programs require.
 
     It is not a string, because jax-tvm-ffi 0.1.3 corrupts memory with strings of 8 bytes and more.
     """
-    fields = (call.alpha, call.beta, call.activation, call.options, has)
+    fields = (call.alpha, call.beta, call.activation, call.options, call.pre, names)
     number = int.from_bytes(blake2b(repr(fields).encode(), digest_size=8).digest(), "little", signed=True)
     _calls[number] = fields
     return np.int64(number)
@@ -88,14 +88,13 @@ def _version(distribution: str) -> str:
 def _run(number: int, arrays: tuple[Any, ...], stream: Any = None) -> None:
     if number not in _calls:
         raise RuntimeError("a program that another process traced: gemmhub's products run where they were traced")
-    alpha, beta, activation, options, (has_c, has_bias) = _calls[number]
-    *operands, out = arrays
-    a, b, *rest = operands
-    given = dict(options)
-    if has_c:
-        given["c"], given["beta"] = rest.pop(0), beta
-    if has_bias:
-        given["bias"] = rest.pop(0)
+    alpha, beta, activation, options, pre, names = _calls[number]
+    (a, b, *rest), (out, *before) = arrays[: 2 + len(names)], arrays[2 + len(names) :]
+    given = {**dict(options), **dict(zip(names, rest))}
+    if "c" in given:
+        given["beta"] = beta
+    if pre:
+        (given["pre_activation"],) = before
     if alpha != 1:
         given["alpha"] = alpha
     if activation is not None:

@@ -172,6 +172,32 @@ def gradients(mesh: Any) -> None:
                 torch.testing.assert_close(mine.grad.full_tensor(), theirs.grad, rtol=1e-11, atol=1e-9)
 
 
+def gates(mesh: Any) -> None:
+    """Gated activations where pairs of columns are on one device; others are refused, by name."""
+    a, b, weight = drawn((24, 56), torch.float64, 1) / 64, drawn((56, 16), torch.float64, 2), whole_numbers((24, 8))
+    for name, p, q in itertools.product(("swiglu", "swiglu_interleaved"), PLACEMENTS[:3], PLACEMENTS[:3]):
+        x, y = (placed(t, mesh, [r]).requires_grad_() for t, r in ((a, p), (b, q)))
+        if name == "swiglu" and Shard(1) in gemmhub.explain(x, y).split.out:
+            for call in (gemmhub.matmul, gemmhub.explain):
+                with pytest.raises(InputError, match=r"activation: swiglu .* columns are split.*swiglu_interleaved"):
+                    call(x, y, activation=name)
+            continue
+        out = gemmhub.matmul(x, y, activation=name)
+        plain = [t.clone().requires_grad_() for t in (a, b)]
+        expected = gemmhub.matmul(*plain, activation=name)
+        (out * placed(weight, mesh, [Replicate()])).sum().backward()
+        (expected * weight).sum().backward()
+        assert out.shape == (24, 8)
+        for mine, theirs in zip((out, x.grad, y.grad), (expected, plain[0].grad, plain[1].grad)):
+            torch.testing.assert_close(mine.full_tensor(), theirs, rtol=1e-11, atol=1e-9)
+    with pytest.raises(ShapeError, match="activation: swiglu with 15 columns"):
+        gemmhub.matmul(placed(a, mesh, [Shard(0)]), placed(b[:, :15], mesh, [Replicate()]), activation="swiglu")
+
+
+def whole_numbers(shape: tuple[int, ...]) -> Tensor:
+    return torch.arange(shape[0] * shape[1], dtype=torch.float64).reshape(shape) % 5 - 2
+
+
 def narrow_gradients(mesh: Any) -> None:
     """Gradients of 16-bit operands are reduced in float32: within one rounding of the exact ones."""
     a, b, g = drawn((64, 80), torch.bfloat16, 1), drawn((80, 48), torch.bfloat16, 2), drawn((64, 48), torch.bfloat16, 3)
@@ -330,6 +356,8 @@ def refused(mesh: Any) -> None:
         ((x, y), {"out": placed(torch.zeros(8, 5), mesh, [Replicate()])}, OutputError, "out"),
         ((x, y), {"stream": 0}, InputError, "stream"),
         ((x, y), {"activation": "tanh"}, InputError, "activation"),
+        ((x, y), {"scale_a": torch.ones(1)}, InputError, "scale_a: given with a DTensor"),
+        ((x, y), {"pre_activation": True}, InputError, "pre_activation: given with a DTensor"),
         ((DTensor.from_local(a, mesh, [Partial("max")]), y), {}, InputError, "Partial"),
     ):
         with pytest.raises(error, match=words):
@@ -363,7 +391,7 @@ def compiled(mesh: Any) -> None:
 
 
 CHECKS = (
-    products, repeats, exact, shapes, options, wide_sums, gradients, narrow_gradients, two_dimensions, counted,
+    products, repeats, exact, shapes, options, wide_sums, gradients, gates, narrow_gradients, two_dimensions, counted,
     chunks, layers, measured, refused, compiled,
 )  # fmt: skip
 

@@ -18,8 +18,8 @@ from gemmhub._doors.torch.placements import Sizes, choose  # noqa: E402
 
 HERE = Path(__file__).parent
 CHECKS = (
-    "products", "repeats", "exact", "shapes", "options", "wide_sums", "gradients", "narrow_gradients", "two_dimensions",
-    "counted", "chunks", "layers", "measured", "refused", "compiled",
+    "products", "repeats", "exact", "shapes", "options", "wide_sums", "gradients", "gates", "narrow_gradients",
+    "two_dimensions", "counted", "chunks", "layers", "measured", "refused", "compiled",
 )  # fmt: skip
 
 

@@ -14,10 +14,10 @@ def register() -> None:
         return  # a torch that is still being imported, or a stand-in for it
     from gemmhub import array_library
     from gemmhub._base import registered
-    from gemmhub._doors.torch import calls
+    from gemmhub._doors.torch import calls, node
 
     array_library.register_deferring(torch.Tensor, calls.take)
-    registered.record = calls.record
+    registered.record = node.record_again
     _leave_to_python(torch)
 
 

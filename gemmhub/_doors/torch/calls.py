@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gemmhub import api
 from gemmhub._arrays.torch import tensors
-from gemmhub._call.options import ARRAYS, EXTRA, NUMBERS, refuse_extra, request
-from gemmhub._doors.torch import gradients
-from gemmhub.errors import GemmhubError, InputError, OutputError
+from gemmhub._call.options import ARRAYS, NUMBERS, request
+from gemmhub._doors.torch import node
+from gemmhub.errors import GemmhubError, InputError
+from gemmhub.operands import OPERANDS
 from gemmhub.packed import PackedB
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 _TENSORS = ("out", *ARRAYS)
 """Options that may be tensors."""
+
+_POSITIONAL = ("a", "b", "result")
+"""The positional arguments of calls; spot_check alone has a result."""
 
 _EVERY_OPERATOR = (
     ("torch._subclasses.fake_tensor", "FakeTensor"), ("torch._subclasses.functional_tensor", "FunctionalTensor"),
@@ -77,19 +82,18 @@ _allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """The result of a call with tensors; NotImplemented where they are plain memory."""
-    named = {**dict(zip("abc", operands)), **{name: options[name] for name in _TENSORS if name in options}}
+    named = {**dict(zip(_POSITIONAL, operands)), **{name: options[name] for name in _TENSORS if name in options}}
     found = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found.values())
     if _sharded(found.values()):
-        refuse_extra(options, "with a DTensor")
         from gemmhub._doors.torch import sharded
 
         return sharded.take(call, operands, options)
     if call in ("plan", "pack"):
         return NotImplemented  # they refuse tensors that require grad, which they would lose, and round no operand
-    if call == "matmul" and traced(found.values()):
+    if call == "matmul" and tensors.traced(found.values()):
         return through_operator(operands, options)
-    rounded = [x for name, x in found.items() if name not in EXTRA and (call, name) != ("spot_check", "c")]
+    rounded = [x for name, x in found.items() if _converts(name) and name != "result"]
     cast = autocast(rounded, options)
     if call != "matmul":
         return _about(call, operands, options, recorded, cast)
@@ -100,47 +104,32 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
     return api.matmul(*map(cast, operands), **_cast(options, cast))
 
 
+def _converts(name: str) -> bool:
+    """Whether autocast converts an operand: scales and what is written keep the dtype that they must have."""
+    return name not in OPERANDS or OPERANDS[name].role == "term"
+
+
+def linear(a: Any, weight: Any, options: Mapping[str, Any]) -> Any:
+    """``gemmhub.matmul(a, weight.t(), **options)``, without a view of the weight where the kind of the call is known:
+    what autograd records of a view costs as much as a look-up.
+    """
+    path = None if torch.compiler.is_compiling() else api.fast_path(a.__class__)
+    if path is not None and path.linear is not None:
+        try:
+            result = path.linear(a, weight, None, options)
+        except Exception:
+            result = None  # api.matmul finds the reason, and reports it
+        if result.__class__ is FunctionType:
+            return node.record_again(a, weight, options, result, node.LINEAR)
+        if result is not None:
+            return result
+    return api.matmul(a, weight.t(), **options)
+
+
 def _sharded(found: Iterable[torch.Tensor]) -> bool:
     """Whether one of these tensors is a DTensor, whose module is then loaded."""
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and any(isinstance(x, kind) for x in found)
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def record(a: Any, b: Any, options: Mapping[str, Any]) -> Any:
-    """The product of plain tensors, of which one requires grad, recorded by autograd, for a device's fast path.
-
-    None where the call needs further analysis.
-    """
-    if type(a) not in _PLAIN or type(b) not in _PLAIN or torch._C._are_functorch_transforms_active() or _mapped(a):
-        return None
-    if tensors.casting(a.device.type) or _mapped(b):
-        return None
-    return gradients.product(a, b, **options)
-
-
-def traced(found: Iterable[torch.Tensor]) -> bool:
-    """Whether a product of tensors must be an operator of torch.
-
-    It must under a tracer, a transform or a dispatch mode, on the device meta, and for subclasses that handle operators
-    themselves.
-    """
-    if tensors.recording() or tensors.dispatched() or tensors.forward_mode():
-        return True
-    if torch._C._are_functorch_transforms_active():
-        return True
-    for x in found:
-        if type(x) is not torch.Tensor and not tensors.plain_subclass(type(x)):
-            return True
-        if x.is_meta or _mapped(x):
-            return True
-    return False
-
-
-_mapped = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)
-"""Test whether a tensor has a dimension that torch.autograd maps over (``is_grads_batched``); since torch 2.2."""
 
 
 def through_operator(operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
@@ -152,7 +141,7 @@ def through_operator(operands: tuple[Any, ...], options: Mapping[str, Any]) -> A
     try:
         return ops.matmul(*operands, **options)
     except (NotImplementedError, TypeError) as error:
-        named = {**dict(zip("abc", operands)), **options}
+        named = {**dict(zip(_POSITIONAL, operands)), **options}
         name = next((name for name, x in named.items() if multiplies_itself(x)), None)
         if name is None or isinstance(error, GemmhubError):
             raise
@@ -209,18 +198,15 @@ def _recorded(
         )  # fmt: skip
     if "out" in options:
         name = next(name for name, x in found.items() if x.requires_grad)
-        raise OutputError(
-            "out", f"given where {name} requires grad: autograd cannot record a write into a tensor",
-            "no out with tensors that require grad", "drop out=, or call under torch.no_grad()",
-        )  # fmt: skip
+        raise node.unrecorded_out(name)
     if cast is not None:
         operands, options = tuple(map(cast, operands)), _cast(options, cast)
-    return gradients.product(*operands, **options)
+    return node.product(*operands, **options)
 
 
 def _cast(options: Mapping[str, Any], cast: Callable[[Any], Any]) -> dict[str, Any]:
     """``options`` under autocast, which leaves scales in the dtype that they must have."""
-    return {name: x if name in EXTRA else cast(x) for name, x in options.items()}
+    return {name: cast(x) if _converts(name) else x for name, x in options.items()}
 
 
 def _about(
@@ -249,10 +235,10 @@ def _about(
     assert cast is not None
     if call != "spot_check":
         return function(*map(cast, operands), **_cast(options, cast))
-    a, b, c = operands
-    checked = function(cast(a), cast(b), c, **options)
+    a, b, result = operands
+    checked = function(cast(a), cast(b), result, **_cast(options, cast))
     kind = next(x for x in operands if isinstance(x, torch.Tensor)).device.type
-    if checked or getattr(c, "dtype", None) is torch.get_autocast_dtype(kind):
+    if checked or getattr(result, "dtype", None) is torch.get_autocast_dtype(kind):
         return checked
-    with torch.autocast(kind, enabled=False):  # c may be an out=, whose product is not rounded
+    with torch.autocast(kind, enabled=False):  # it may be an out=, whose product is not rounded
         return function(*operands, **options)

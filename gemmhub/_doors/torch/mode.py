@@ -69,8 +69,10 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
         if taken is not None:
             product = _untraced(taken.product, arguments, named)
             if product is not None:
-                b = product.b.t() if product.transposed else product.b
-                return api.matmul(product.a, b, **{**self.options, **product.options})
+                options = {**self.options, **product.options} if self.options else product.options
+                if product.transposed:
+                    return calls.linear(product.a, product.b, options)
+                return api.matmul(product.a, product.b, **options)
         elif function in _EINSUM and not named:
             asked = _untraced(_contraction, arguments)
             if asked is not None:
@@ -127,18 +129,21 @@ def _alike(*found: Any) -> bool:
     for x in found:
         if not isinstance(x, torch.Tensor):
             return False
+    if calls.multiplies_itself(*found):
+        return False
     first = found[0]
-    if calls.multiplies_itself(*found) or first.device.type not in ("cpu", "cuda", "musa"):
+    device, dtype, compiling = first.device, first.dtype, torch.compiler.is_compiling()
+    if device.type not in ("cpu", "cuda", "musa") or dtype not in _FLOATING:
         return False
     for x in found:
-        if x.layout is not torch.strided or x.is_nested or x.device != first.device or x.dtype not in _FLOATING:
+        if x.layout is not torch.strided or x.is_nested or x.device != device:
             return False
         if hasattr(x, "device_mesh") is not hasattr(first, "device_mesh"):  # a DTensor and another tensor
             return False
-        if not torch.compiler.is_compiling() and (x.is_conj() or x.is_neg() or _named(x)):
+        if not compiling and (x.is_neg() or (dtype.is_complex and x.is_conj()) or _named(x)):
             return False  # the compiler resolves them
-        if x.dtype is not first.dtype and not (
-            x.dtype in _NARROW and first.dtype in _NARROW and torch.is_autocast_enabled(first.device.type)
+        if x.dtype is not dtype and not (
+            x.dtype in _NARROW and dtype in _NARROW and torch.is_autocast_enabled(device.type)
         ):
             return False
     return True

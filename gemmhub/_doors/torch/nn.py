@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gemmhub import api
-from gemmhub._doors.torch import calls, gradients
-from gemmhub.dtypes import ACTIVATIONS
+from gemmhub._doors.torch import activations, calls
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import InputError
 
 Tensor = Any
@@ -27,7 +27,8 @@ class Linear(torch.nn.Linear):
     Parameters
     ----------
     in_features, out_features, bias, device, dtype : as of :class:`torch.nn.Linear`.
-    activation : None, "relu", "gelu" (tanh form) or "silu".
+    activation : as of :func:`gemmhub.matmul`. Gated ones ("swiglu", "geglu") give half as many columns as
+        ``out_features``.
 
     Raises
     ------
@@ -46,10 +47,8 @@ class Linear(torch.nn.Linear):
         deterministic: bool
         backend: str | None
         options: dict[str, Any]
-        _recent: tuple[Any, Any] | None
 
-    _recent = None
-    __jit_ignored_attributes__ = ("options", "_recent")
+    __jit_ignored_attributes__ = ("options",)
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
@@ -77,8 +76,8 @@ class Linear(torch.nn.Linear):
         return made
 
     def _set(self, activation: str | None, precision: str | None, deterministic: bool, backend: str | None) -> None:
-        if activation is not None and activation not in ACTIVATIONS:
-            raise InputError("activation", f"{activation!r}", ", ".join(ACTIVATIONS))
+        if activation is not None and activation not in EPILOGUES:
+            raise InputError("activation", f"{activation!r}", ", ".join(EPILOGUES))
         self.options = calls.kept(precision, deterministic, backend)
         self.activation, self.precision, self.deterministic, self.backend = (
             activation,
@@ -91,8 +90,8 @@ class Linear(torch.nn.Linear):
         """Return the result, of shape (..., out_features), for ``input`` of shape (..., in_features)."""
         if torch.jit.is_scripting():  # torch.jit.script compiles this line alone
             return torch.ops.gemmhub.matmul(
-                input, self.weight.t(), None, self.bias, 1, 0, None, self.activation, self.precision,
-                self.deterministic, self.backend,
+                input, self.weight.t(), bias=self.bias, activation=self.activation, precision=self.precision,
+                deterministic=self.deterministic, backend=self.backend,
             )  # fmt: skip
         return self._product(input)
 
@@ -101,39 +100,16 @@ class Linear(torch.nn.Linear):
         weight, bias, options = self.weight, self.bias, self.options  # parameters, or what a parametrization computes
         if calls.multiplies_itself(input, weight, bias):
             result = torch.nn.functional.linear(input, weight, bias)
-            return result if self.activation is None else gradients.ACTIVATIONS[self.activation](result)
+            return result if self.activation is None else activations.activated(self.activation, result)
         if weight.dtype in _PLAIN and weight.is_cuda:  # no library on a GPU adds a bias in these
             result = api.matmul(input, weight.t(), **options)
             result = result if bias is None else result + bias
-            return result if self.activation is None else gradients.ACTIVATIONS[self.activation](result)
+            return result if self.activation is None else activations.activated(self.activation, result)
         if bias is not None:
             options = {**options, "bias": bias}
         if self.activation is not None:
             options = {**options, "activation": self.activation}
-        b = weight.t()
-        if not torch.compiler.is_compiling():
-            result = self._again(input, b, options)
-            if result is not None:
-                return result
-        return api.matmul(input, b, **options)
-
-    def _again(self, a: Tensor, b: Tensor, options: dict[str, Any]) -> Tensor | None:
-        """The product where this layer, or another, had one of its kind; None where gemmhub must analyse the call.
-
-        Layers of a model run in turn: each compares its call with its own previous one.
-        """
-        path = api.fast_path(torch.Tensor)
-        if path is None or path.another is None:
-            return None
-        if self._recent is None or self._recent[0] is not path:  # records or settings have changed
-            self.__dict__["_recent"] = path, path.another()
-        try:
-            return self._recent[1](a, b, None, options)  # type: ignore[index]
-        except Exception:
-            return None  # api.matmul finds the reason, and reports it
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: x for name, x in self.__dict__.items() if name != "_recent"}
+        return calls.linear(input, weight, options)
 
     def extra_repr(self) -> str:
         """Return the sizes and options for a printed model."""

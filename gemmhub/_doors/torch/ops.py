@@ -1,45 +1,55 @@
-"""The operators ``gemmhub::matmul`` and ``gemmhub::matmul_out`` of torch, for tracers and transforms.
+"""The operators ``gemmhub::matmul``, ``gemmhub::matmul_pre_activation`` and ``gemmhub::matmul_out`` of torch.
 
-Eager calls do not pass through them: a registered operator costs several microseconds on the host.
+They are for tracers and transforms. Eager calls do not pass through them: a registered operator costs several
+microseconds on the host. The second one returns what the activation was applied to, too, in the accumulator's dtype;
+the third one writes.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
-from torch.autograd.function import _SingleLevelFunction
 
-from gemmhub import dtypes
+from gemmhub import api, dtypes
 from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.operands import epilogue_dtype, output_dtype, torch_dtypes
-from gemmhub._call.options import EXTRA, refuse_extra, refuse_recorded
-from gemmhub._doors.torch import gradients
+from gemmhub._call.describe import describe
+from gemmhub._call.options import OPTIONS, Options, refuse_recorded, request
+from gemmhub._doors.torch import activations, gradients, node, shapes
 from gemmhub._doors.torch.vmap import batched
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import GemmhubError, InputError, ShapeError
+from gemmhub.operands import OPERANDS, WRITTEN
 
 Tensor = Any
 
 OLDEST = "2.5"
 """The first version of torch where an operator in Python can have gradients and a rule for vmap."""
 
-_NAMES = ("c", "bias", "alpha", "beta", "out_dtype", "activation", "precision", "deterministic", "backend")
-_DEFAULTS = (None, None, 1, 0, None, None, None, False, None)
-_OPTIONS = (
-    "Tensor? c=None, Tensor? bias=None, Scalar alpha=1, Scalar beta=0, ScalarType? out_dtype=None, "
-    "str? activation=None, str? precision=None, bool deterministic=False, str? backend=None"
+_READ = gradients.READ
+_NAMES = (*_READ, "alpha", "beta", "out_dtype", "activation", "precision", "deterministic", "backend")
+_DEFAULTS = (*(None for _ in _READ), 1, 0, None, None, None, False, None)
+_OPTIONS = ", ".join(
+    [
+        *(f"Tensor? {name}=None" for name in _READ),
+        "Scalar alpha=1, Scalar beta=0, ScalarType? out_dtype=None, str? activation=None, str? precision=None",
+        "bool deterministic=False, str? backend=None",
+    ]
 )
+_WRITTEN = ", ".join(f"Tensor({letter}!)? {name}=None" for letter, name in zip("bcdef", WRITTEN))
+"""Of the schemas: what may follow a and b, and what ``matmul_out`` writes beside ``out``."""
 
 
-def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = None, **options: Any) -> Tensor:
-    """Compute :func:`gemmhub.matmul` by the operators, with the same arguments; InputError for scales of operands."""
-    refuse_extra(options, "in a function that torch traces")
-    options = {name: x for name, x in options.items() if name not in EXTRA}
+def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = None, **options: Any) -> Any:
+    """Compute :func:`gemmhub.matmul` by the operators, with the same arguments."""
     if hasattr(a, "device_mesh") or hasattr(b, "device_mesh"):  # DTensors, which are tensors to torch's compiler
         from gemmhub._doors.torch import sharded
 
@@ -52,8 +62,8 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = Non
     if stream is not None:
         raise InputError("stream", "given in a function that torch traces", "None", "make the stream current")
     for name in options:
-        if name not in _NAMES:
-            raise TypeError(f"unexpected keyword argument {name!r}; allowed: out, {', '.join(_NAMES)}, stream")
+        if name not in _NAMES and name not in WRITTEN:
+            raise TypeError(f"unexpected keyword argument {name!r}; allowed: out, {', '.join(OPTIONS)}")
     refuse_recorded(options)
     wanted = options.get("out_dtype")
     if wanted is not None and not isinstance(wanted, torch.dtype):
@@ -61,15 +71,44 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = Non
     if options.get("c") is not None and "beta" not in options:
         raise InputError("c", "given without beta", "c with beta", "pass beta=1 to add it")
     values = [options.get(name, default) for name, default in zip(_NAMES, _DEFAULTS)]
-    if out is not None:
-        torch.ops.gemmhub.matmul_out.default(a, b, out, *values)
-        return out
-    return torch.ops.gemmhub.matmul.default(a, b, *values)
+    written = {name: options[name] for name in WRITTEN if options.get(name) is not None}
+    argument = written.get("pre_activation") is True
+    if out is None and not (written.keys() - {"pre_activation"}) and (argument or not written):
+        if not argument:
+            return torch.ops.gemmhub.matmul.default(a, b, *values)
+        result, before = torch.ops.gemmhub.matmul_pre_activation.default(a, b, *values)
+        return result, before.to(result.dtype)
+    return _write(a, b, out, values, written)
+
+
+def _write(a: Tensor, b: Tensor, out: Tensor | None, values: list[Any], written: dict[str, Any]) -> Any:
+    """The product by the operator that writes into tensors, where the caller passes one."""
+    found = dict(zip(_NAMES, values))
+    argument = written.get("pre_activation") is True
+    if out is None or argument:
+        shape = shapes.product(a, b)
+        dtype = _output_dtype(a.dtype, b.dtype, found["out_dtype"]) if out is None else out.dtype
+        if argument:
+            written = {**written, "pre_activation": a.new_empty(shape, dtype=dtype)}
+        if out is None:
+            shape = (
+                shape
+                if found["activation"] is None
+                else (*shape[:-1], activations.columns(found["activation"], shape[-1]))
+            )
+            out = a.new_empty(shape, dtype=dtype)
+    torch.ops.gemmhub.matmul_out.default(a, b, out, *values, *(written.get(name) for name in WRITTEN))
+    return (out, written["pre_activation"]) if argument else out
 
 
 @torch.compiler.assume_constant_result
 def _torch_dtype(wanted: Any) -> Any:
     return torch_dtypes()[1][dtypes.as_dtype(wanted)]
+
+
+@torch.compiler.assume_constant_result
+def _output_dtype(*given: Any) -> Any:
+    return output_dtype(*given)
 
 
 def _options(values: Sequence[Any]) -> dict[str, Any]:
@@ -83,20 +122,26 @@ def _options(values: Sequence[Any]) -> dict[str, Any]:
 
 def _run(*arguments: Any) -> Tensor:
     """The kernel on every device: the direct path."""
-    from gemmhub import api
-
     a, b, *values = map(_plain, arguments)
-    if tensors.forward_mode():
-        with _set_fwd_grad_enabled(False):  # tangents are handled above the kernel
-            return api.matmul(a, b, **_options(values))
-    return api.matmul(a, b, **_options(values))
+    with _without_tangents():
+        return api.matmul(a, b, **_options(values))
+
+
+def _run_both(*arguments: Any) -> tuple[Tensor, Tensor]:
+    a, b, *values = map(_plain, arguments)
+    with _without_tangents():
+        return node.EAGER.both(a, b, **_options(values))
+
+
+def _without_tangents() -> AbstractContextManager[object]:
+    """A block without forward mode, whose tangents are handled above the kernels."""
+    return _set_fwd_grad_enabled(False) if tensors.forward_mode() else nullcontext()
 
 
 def _run_out(*arguments: Any) -> None:
-    from gemmhub import api
-
     a, b, out, *values = map(_plain, arguments)
-    options = _options(values)
+    options = _options(values[: len(_NAMES)])
+    options |= {name: x for name, x in zip(WRITTEN, values[len(_NAMES) :]) if x is not None}
     c = options.get("c")
     if c is not None and c is not out and _same(c, out):
         options["c"] = out  # one tensor that torch passes as two: the sum is made in place
@@ -105,7 +150,7 @@ def _run_out(*arguments: Any) -> None:
 
 def _plain(x: Any) -> Any:
     """A tensor of a subclass, which has handled the operator already, as a plain tensor."""
-    if isinstance(x, torch.Tensor) and not tensors.plain_subclass(type(x)):
+    if type(x) is not torch.Tensor and isinstance(x, torch.Tensor) and not tensors.plain_subclass(type(x)):
         return x.as_subclass(torch.Tensor)
     return x
 
@@ -119,19 +164,40 @@ def _fake(a: Tensor, b: Tensor, *values: Any) -> Tensor:
     """A tensor like the result, of any size, symbolic ones included."""
     _refuse_packages()
     shape, dtype = _result(a, b, values)
-    return a.new_empty(shape, dtype=dtype)
+    return a.new_empty(_columns(shape, b, values), dtype=dtype)
+
+
+def _fake_both(a: Tensor, b: Tensor, *values: Any) -> tuple[Tensor, Tensor]:
+    out = _fake(a, b, *values)
+    shape, dtype = _result(a, b, values)
+    return out, a.new_empty(shape, dtype=epilogue_dtype(a.dtype, b.dtype, dtype))
 
 
 def _fake_out(a: Tensor, b: Tensor, out: Tensor, *values: Any) -> None:
     _refuse_packages()
     shape, _ = _result(a, b, values)
-    torch._check(len(shape) == out.dim(), lambda: f"out: {out.dim()} dimensions; allowed: {len(shape)}")
-    for i, size in enumerate(shape):
-        torch._check(out.shape[i] == size, lambda: f"out: shape {tuple(out.shape)}; allowed: {tuple(shape)}")
+    written = dict(zip(WRITTEN, values[len(_NAMES) :]))
+    for name, x, allowed in (
+        ("out", out, _columns(shape, b, values)), ("pre_activation", written.get("pre_activation"), shape),
+    ):  # fmt: skip
+        if x is not None:
+            _check(name, x, allowed)
 
 
-def _result(a: Tensor, b: Tensor, values: tuple[Any, ...]) -> tuple[list[Any], Any]:
-    """The shape and dtype of the product, by the rules of :func:`gemmhub.matmul`."""
+def _check(name: str, x: Tensor, allowed: list[Any]) -> None:
+    torch._check(len(allowed) == x.dim(), lambda: f"{name}: {x.dim()} dimensions; allowed: {len(allowed)}")
+    for i, size in enumerate(allowed):
+        torch._check(x.shape[i] == size, lambda: f"{name}: shape {tuple(x.shape)}; allowed: {tuple(allowed)}")
+
+
+def _value(name: str, values: Sequence[Any]) -> Any:
+    """An argument of an operator, or its default value where the dispatcher omits it."""
+    i = _NAMES.index(name)
+    return values[i] if i < len(values) else _DEFAULTS[i]
+
+
+def _result(a: Tensor, b: Tensor, values: Sequence[Any]) -> tuple[list[Any], Any]:
+    """The shape of the product, with all its columns, and the dtype of the result, as :func:`gemmhub.matmul`."""
     for name, x in (("a", a), ("b", b)):
         if not x.dim():
             raise ShapeError(name, "a scalar (0 dimensions)", "1 dimension or more", "use * for scalars")
@@ -139,11 +205,23 @@ def _result(a: Tensor, b: Tensor, values: tuple[Any, ...]) -> tuple[list[Any], A
     if isinstance(k, int) and isinstance(inner, int) and k != inner:
         raise ShapeError("a, b", f"{tuple(a.shape)} by {tuple(b.shape)}", "as many columns of a as rows of b")
     torch._check(k == inner, lambda: f"a, b: {tuple(a.shape)} by {tuple(b.shape)}: k differs")
-    shape = [*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])]
-    shape += [a.shape[-2]] if a.dim() > 1 else []
-    shape += [b.shape[-1]] if b.dim() > 1 else []
-    wanted = values[_NAMES.index("out_dtype")] if len(values) > _NAMES.index("out_dtype") else None
-    return shape, output_dtype(a.dtype, b.dtype, wanted)
+    shape, dtype = shapes.result(a, b, _value("out_dtype", values))
+    return [*shape], dtype
+
+
+def _columns(shape: list[Any], b: Tensor, values: Sequence[Any]) -> list[Any]:
+    """The shape of the result of a product of this shape: gated activations make one column of two."""
+    name = _value("activation", values)
+    epilogue = None if name is None else EPILOGUES.get(name)
+    if epilogue is None or epilogue.arity == 1:
+        return shape
+    if b.dim() == 1:
+        raise ShapeError("activation", f"{name} with a vector b", "an even number of columns: gate and value")
+    n = shape[-1]
+    if isinstance(n, int) and n % epilogue.arity:
+        raise ShapeError("activation", f"{name} with {n} columns", "an even number of columns: gate and value")
+    torch._check(n % epilogue.arity == 0, lambda: f"activation: {name} with {n} columns; allowed: an even number")
+    return [*shape[:-1], epilogue.columns(n)]
 
 
 def _refuse_packages() -> None:
@@ -159,75 +237,116 @@ def _refuse_packages() -> None:
         )
 
 
-class _Recorded(_SingleLevelFunction):  # the dispatcher runs it at one level of torch.func's transforms
-    """A node of autograd's graph around the kernels of ``matmul`` below autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        a, b, c, bias = arguments[:4]
-        with ExitStack() as below:
-            if torch._C._are_functorch_transforms_active():  # the levels below record, too
-                below.enter_context(torch.enable_grad())
-                below.enter_context(_set_fwd_grad_enabled(True))
-            below.enter_context(torch._C._AutoDispatchBelowAutograd())
-            output = torch.ops.gemmhub.matmul.default(*arguments)
-        gradients.save(ctx, a, b, c, bias, _options(arguments[2:]), output)
-        if tensors.forward_ad()._current_level >= 0:
-            ctx.save_for_forward(a, b, c, bias)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *gradients.backward(ctx, grad, matmul), *(None,) * 7
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        return gradients.forward(ctx, ctx.saved_tensors, tangents[:4], matmul)
+def _operator(argument: bool) -> Any:
+    return (torch.ops.gemmhub.matmul_pre_activation if argument else torch.ops.gemmhub.matmul).default
 
 
-def _autograd(a: Tensor, b: Tensor, *values: Any) -> Tensor:
-    """The kernel of ``matmul`` for autograd. The dispatcher omits arguments with default values."""
-    arguments = (a, b, *values, *_DEFAULTS[len(values) :])
-    wanted = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in arguments)
-    if wanted or tensors.forward_mode():
-        with enable_single_level_autograd_function():
-            return _Recorded.apply(*arguments)
+def _below(a: Tensor, b: Tensor, argument: bool = False, **options: Any) -> Any:
+    """The operators' kernels below autograd."""
+    with ExitStack() as below:
+        if torch._C._are_functorch_transforms_active():  # the levels below record, too
+            below.enter_context(torch.enable_grad())
+            below.enter_context(_set_fwd_grad_enabled(True))
+        below.enter_context(torch._C._AutoDispatchBelowAutograd())
+        return _operator(argument)(a, b, *map(options.get, _NAMES, _DEFAULTS))
+
+
+_TRACED = gradients.Computed(_below, partial(_below, argument=True), lambda a, b, options: False, matmul)
+
+
+def _autograd(argument: bool) -> Callable[..., Any]:
+    """The kernel of an operator for autograd. The dispatcher omits arguments with default values."""
+    kernel = _run_both if argument else _run
+
+    def run(a: Tensor, b: Tensor, *values: Any) -> Any:
+        given = (a, b, *values)
+        found = [x for x in given if isinstance(x, torch.Tensor)]
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in found)
+        if not wanted and not tensors.traced(found):
+            return kernel(*given)  # nothing else handles it: not dispatching again saves half of its time
+        if wanted or tensors.forward_mode():
+            with enable_single_level_autograd_function():
+                return node.node(node.Product, _TRACED, a, b, _options(values), argument)
+        with torch._C._AutoDispatchBelowAutograd():
+            return _operator(argument)(*given)
+
+    return run
+
+
+def _autograd_out(a: Tensor, b: Tensor, out: Tensor, *values: Any) -> None:
+    """The kernel of ``matmul_out`` for autograd, which cannot record it."""
+    if torch.is_grad_enabled():
+        found = {"a": a, "b": b, "out": out, **dict(zip((*_NAMES, *WRITTEN), values))}
+        for name, x in found.items():
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                node.refuse_written(found)
+                raise node.unrecorded_out(name)
     with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.gemmhub.matmul.default(*arguments)
+        torch.ops.gemmhub.matmul_out.default(a, b, out, *values)
 
 
-def _vmap(info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, *values: Any) -> tuple[Tensor, int]:
-    """The rule for vmap. The dispatcher omits arguments with default values."""
-    given = dict(zip(_NAMES, (*values, *_DEFAULTS[len(values) :])))
-    dims = (*in_dims, None, None)[:4]
-    called = batched(info.batch_size, dims, a, b, given["c"], given["bias"])
-    a, b, given["c"], given["bias"] = called.operands
-    if called.added is None:
-        return called.result(torch.ops.gemmhub.matmul.default(a, b, *given.values())), 0
-    # What follows the sum is computed in the dtype of the epilogue, and rounded once.
-    dtype, activation = output_dtype(a.dtype, b.dtype, given["out_dtype"]), given["activation"]
-    wide = epilogue_dtype(a.dtype, b.dtype, dtype)
-    if given["c"] is not None and given["c"].dtype is not wide:
-        given["c"] = given["c"].to(wide)
-    given |= {"activation": None, "out_dtype": wide}
-    made = torch.ops.gemmhub.matmul.default(a, b, *given.values()) + called.added.to(wide)
-    made = made if activation is None else gradients.ACTIVATIONS[activation](made)
-    return called.result(made.to(dtype)), 0
+def _check_mapped(a: Tensor, b: Tensor, options: Mapping[str, Any], mapped: Mapping[str, int | None]) -> None:
+    """Raise what the products of a mapped function would raise one by one, without its mapped dimensions."""
+
+    def like(name: str, x: Tensor) -> Any:
+        shape, dim = [*x.shape], mapped.get(name)
+        if dim is not None:
+            del shape[dim]
+        return np.broadcast_to(np.empty((), torch_dtypes()[0][x.dtype]), shape)  # no memory
+
+    values = {name: like(name, x) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    if values.get("c") is None:
+        values.pop("beta", None)
+    describe(like("a", a), like("b", b), None, request(cast(Options, values)))
 
 
-def _autocast(kind: str, key: Any) -> Any:
-    """The kernel of ``matmul`` under torch.autocast, which rounds operands as for torch.matmul."""
+def _vmap(argument: bool) -> Callable[..., Any]:
+    """The rule of an operator for vmap. The dispatcher omits arguments with default values."""
+
+    def run(info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, *values: Any) -> Any:
+        given = dict(zip(_NAMES, (*values, *_DEFAULTS[len(values) :])))
+        read = {name: given[name] for name in _READ if given[name] is not None}
+        mapped = dict(zip(_NAMES, in_dims[2:]))
+        _check_mapped(a, b, given, {"a": in_dims[0], "b": in_dims[1], **mapped})
+        called = batched(info.batch_size, in_dims[:2], a, b, read, mapped)
+        given |= dict.fromkeys(_READ) | called.read
+        if not called.after:
+            found = _operator(argument)(called.a, called.b, *given.values())
+            if argument:
+                return tuple(map(called.result, found)), (0, 0)
+            return called.result(found), 0
+        # What follows the sum is computed in the dtype of the epilogue, and rounded once.
+        dtype, activation = output_dtype(a.dtype, b.dtype, given["out_dtype"]), given["activation"]
+        wide = epilogue_dtype(a.dtype, b.dtype, dtype)
+        if given["c"] is not None and given["c"].dtype is not wide:
+            given["c"] = given["c"].to(wide)
+        given |= {"activation": None, "out_dtype": wide}
+        before = _operator(False)(called.a, called.b, *given.values())
+        if "bias" in called.after:
+            before = before + called.after["bias"].to(wide)
+        result = before if activation is None else activations.activated(activation, before)
+        if "scale_out" in called.after:
+            result = result * called.after["scale_out"]
+        result = called.result(result.to(dtype))
+        return ((result, called.result(before)), (0, 0)) if argument else (result, 0)
+
+    return run
+
+
+def _autocast(argument: bool, kind: str, key: Any) -> Any:
+    """The kernel of an operator under torch.autocast, which rounds operands as for torch.matmul, but for scales."""
     keys = torch._C.DispatchKeySet(key)
 
-    def cast(x: Any, wanted: Any) -> Any:
-        rounds = isinstance(x, torch.Tensor) and x.device.type == kind and tensors.rounded(kind, (x.dtype,))
-        return x.to(wanted) if rounds else x
+    def cast(i: int, x: Any, wanted: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or (i > 1 and OPERANDS[_NAMES[i - 2]].role != "term"):
+            return x
+        return x.to(wanted) if x.device.type == kind and tensors.rounded(kind, (x.dtype,)) else x
 
-    def run(*arguments: Any) -> Tensor:
+    def run(*arguments: Any) -> Any:
         wanted = torch.get_autocast_dtype(kind)
-        arguments = tuple(cast(x, wanted) for x in arguments)
+        arguments = tuple(cast(i, x, wanted) for i, x in enumerate(arguments))
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return torch.ops.gemmhub.matmul.default(*arguments)
+            return _operator(argument)(*arguments)
 
     return run
 
@@ -240,21 +359,27 @@ def _register() -> Any:
             "upgrade torch, or call gemmhub outside of the traced function",
         )  # fmt: skip
     library = torch.library.Library("gemmhub", "FRAGMENT")
-    library.define(f"matmul(Tensor a, Tensor b, {_OPTIONS}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-    library.define(
-        f"matmul_out(Tensor a, Tensor b, Tensor(a!) out, {_OPTIONS}) -> ()", tags=(torch.Tag.pt2_compliant_tag,)
-    )
-    for key in ("CPU", "CUDA", "PrivateUse1"):
-        library.impl("matmul", _run, key)
+    tags = (torch.Tag.pt2_compliant_tag,)
+    for name, returns, kernel, fake, argument in (
+        ("matmul", "Tensor", _run, _fake, False),
+        ("matmul_pre_activation", "(Tensor, Tensor)", _run_both, _fake_both, True),
+    ):
+        library.define(f"{name}(Tensor a, Tensor b, {_OPTIONS}) -> {returns}", tags=tags)
+        for key in _DEVICES:
+            library.impl(name, kernel, key)
+        torch.library.register_fake(f"gemmhub::{name}", fake, lib=library)
+        library.impl(name, _autograd(argument), "Autograd")
+        torch.library.register_vmap(f"gemmhub::{name}", _vmap(argument), lib=library)
+        for kind in ("CPU", "CUDA"):
+            key = getattr(torch._C.DispatchKey, f"Autocast{kind}")
+            library.impl(name, _autocast(argument, kind.lower(), key), f"Autocast{kind}")
+    library.define(f"matmul_out(Tensor a, Tensor b, Tensor(a!) out, {_OPTIONS}, {_WRITTEN}) -> ()", tags=tags)
+    for key in _DEVICES:
         library.impl("matmul_out", _run_out, key)
-    torch.library.register_fake("gemmhub::matmul", _fake, lib=library)
     torch.library.register_fake("gemmhub::matmul_out", _fake_out, lib=library)
-    library.impl("matmul", _autograd, "Autograd")
-    torch.library.register_vmap("gemmhub::matmul", _vmap, lib=library)
-    for kind in ("CPU", "CUDA"):
-        key = getattr(torch._C.DispatchKey, f"Autocast{kind}")
-        library.impl("matmul", _autocast(kind.lower(), key), f"Autocast{kind}")
+    library.impl("matmul_out", _autograd_out, "Autograd")
     return library
 
 
+_DEVICES = ("CPU", "CUDA", "PrivateUse1")
 _LIBRARY = _register()

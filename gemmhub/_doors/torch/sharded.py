@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -16,14 +17,17 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
-from gemmhub._call.options import refuse_recorded
-from gemmhub._doors.torch import collectives, gradients, overlapped, repeated
+from gemmhub._call.options import refuse_operands, refuse_recorded
+from gemmhub._doors.torch import activations, adjoints, collectives, gradients, node, overlapped, repeated
 from gemmhub._doors.torch.placements import Sizes, Split, choose, placed, scattered
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
 from gemmhub.verdict import Decision
 
 Tensor = Any
 
+_ADDED = ("c", "bias")
+"""Operands that products of DTensors have beside a, b and out."""
 _LATER = ("c", "beta", "bias", "activation", "out_dtype")
 """Options that act on the whole sum, after partial results are added."""
 
@@ -65,7 +69,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
     if torch.compiler.is_compiling():
         result = multiplied(left, right, **options)
     elif recorded:
-        result = _Recorded.apply(left, right, options.get("c"), options.get("bias"), options)
+        computed = gradients.Computed(multiplied, multiplied, lambda a, b, options: False, matmul, _over_rows)
+        result = node.record(_Recorded, computed, left, right, options)
     else:
         with torch.no_grad():  # so that local tensors are had without nodes of autograd
             result = multiplied(left, right, **options)
@@ -106,17 +111,17 @@ def _keep(kind: Any, a: DTensor, b: DTensor, options: dict[str, Any], result: DT
     if "k" in split.axes:
         local_options = {name: x for name, x in options.items() if name not in _LATER} | {"out_dtype": wide}
         name, total = options.get("activation"), moves[2]
-        activation = None if name is None else gradients.ACTIVATIONS[name]
 
         def after(part: Tensor) -> Tensor:
             part = part if total is None else total(part)
-            return (part if activation is None else activation(part)).to(dtype)
+            return (part if name is None else activations.activated(name, part)).to(dtype)
 
     repeated.keep(kind, repeated.Prepared(moves[0], moves[1], local_options, after, result._spec))
 
 
 def checked(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> None:
     """InputError unless all arrays of a call are DTensors on one mesh; ShapeError unless they fit."""
+    refuse_operands(options, _ADDED, "with a DTensor")
     for name, x in {"a": a, "b": b, "out": out, "c": options.get("c"), "bias": options.get("bias")}.items():
         if x is None:
             continue
@@ -136,8 +141,8 @@ def checked(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> None:
         raise InputError("stream", "given with a DTensor", "None", "make the stream current: with torch.cuda.stream(s)")
     if options.get("c") is not None and "beta" not in options:
         raise InputError("c", "given without beta", "c with beta", "pass beta=1 to add it")
-    if options.get("activation") not in (None, *dtypes.ACTIVATIONS):
-        raise InputError("activation", f"{options['activation']!r}", f"None, {', '.join(dtypes.ACTIVATIONS)}")
+    if options.get("activation") not in (None, *EPILOGUES):
+        raise InputError("activation", f"{options['activation']!r}", f"None, {', '.join(EPILOGUES)}")
     for name, x in (("a", a), ("b", b)):
         if not x.ndim:
             raise ShapeError(name, "a scalar (0 dimensions)", "1 dimension or more", "use * for scalars")
@@ -205,13 +210,36 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def ended(found: Facts, mesh: Any, activation: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape and strides of the result. InputError where devices have parts of the pairs of columns of a gate."""
+    shape, strides = found.shape, found.strides
+    epilogue = None if activation is None else EPILOGUES[activation]
+    if epilogue is None or epilogue.arity == 1:
+        return shape, strides
+    if shape[-1] % epilogue.arity:
+        given = f"{activation} with {shape[-1]} columns of the product"
+        raise ShapeError("activation", given, "an even number of columns: gate and value")
+    parts = prod(mesh.size(i) for i, p in enumerate(found.split.out) if p == Shard(len(shape) - 1))
+    if parts > 1 and (epilogue.gate == "halves" or shape[-1] % (epilogue.arity * parts)):
+        raise InputError(
+            "activation", f"{activation} of a product whose {shape[-1]} columns are split over {parts} devices",
+            "gates whose pairs of columns are on one device",
+            "swiglu_interleaved with columns that divide evenly, or apply it to the product",
+        )  # fmt: skip
+    shape = (*shape[:-1], epilogue.columns(shape[-1]))
+    return shape, _strides(shape)
+
+
 def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
     """The product of matrices or stacks of them, whose gradients are those of its parts."""
-    split, shape, strides, dtype, wide = facts(a, b, options.get("out_dtype"))
+    found = facts(a, b, options.get("out_dtype"))
+    split, shape, strides, dtype, wide = found
     mesh = a.device_mesh
-    gathering = overlapped.gathering(b, placed(b.placements, b.ndim), split.b, mesh)
+    result_shape, result_strides = ended(found, mesh, options.get("activation"))
+    gated = result_shape != shape  # in chunks of columns, pairs would be apart
+    gathering = None if gated else overlapped.gathering(b, placed(b.placements, b.ndim), split.b, mesh)
     by_rows = None
-    if gathering is None and b.ndim == 2 and "k" not in split.axes and overlapped.by_rows(options):
+    if not gated and gathering is None and b.ndim == 2 and "k" not in split.axes and overlapped.by_rows(options):
         by_rows = overlapped.gathering(a, placed(a.placements, a.ndim), split.a, mesh)
     local_a = local(a, split.a, split.out) if by_rows is None else collectives.waited(a.to_local())
     local_b = local(b, split.b, split.out) if gathering is None else collectives.waited(b.to_local())
@@ -224,7 +252,8 @@ def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
                 options.pop("out_dtype", None)
                 return _global(gathered(local_a, local_b, mesh, i, dtype, options), mesh, split.out, shape, strides)
         options["out_dtype"] = dtype
-        return _global(api.matmul(local_a, local_b, **options), mesh, split.out, shape, strides)
+        part = api.matmul(local_a, local_b, **options)
+        return _global(part, mesh, split.out, result_shape, result_strides)
     alone = {name: x for name, x in options.items() if name not in _LATER}
     for name in ("c", "bias"):
         if options.get(name) is not None and options[name].dtype not in (dtype, wide):
@@ -237,7 +266,8 @@ def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
         result = collectives.moved(part, shape, mesh, split.partial, split.out) if collectives.eager() else None
         if result is None:
             result = local(_global(part, mesh, split.partial, shape, strides), split.out)
-    return _global(_finished(result, options, split, shape, dtype), mesh, split.out, shape, strides)
+    finished = _finished(result, options, split, shape, dtype)
+    return _global(finished, mesh, split.out, result_shape, result_strides)
 
 
 def _finished(x: Tensor, options: Mapping[str, Any], split: Split, shape: tuple[int, ...], dtype: Any) -> Tensor:
@@ -249,7 +279,7 @@ def _finished(x: Tensor, options: Mapping[str, Any], split: Split, shape: tuple[
         x = x + local(bias, _beside(bias, split.out, shape), split.out).to(x.dtype)
     activation = options.get("activation")
     if activation is not None:
-        x = gradients.ACTIVATIONS[activation](x)
+        x = activations.activated(activation, x)
     return x.to(dtype)
 
 
@@ -287,22 +317,18 @@ def _global(
     return DTensor.from_local(x, mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides)
 
 
-class _Recorded(torch.autograd.Function):
+class _Recorded(node.Product):
     """A node of autograd's graph around one product of DTensors."""
 
     @staticmethod
-    def forward(
-        ctx: Any, a: DTensor, b: DTensor, c: DTensor | None, bias: DTensor | None, options: dict[str, Any]
-    ) -> DTensor:
-        out = multiplied(a, b, **options)
-        gradients.save(ctx, a, b, c, bias, options, out)
-        ctx.places = [None if x is None else x.placements for x in (a, b, c, bias)]
-        return out
+    def forward(ctx: Any, call: Any, *operands: DTensor) -> DTensor:
+        ctx.places = [x.placements for x in operands]
+        return node.Product.forward(ctx, call, *operands)
 
     @staticmethod
-    def backward(ctx: Any, grad: DTensor) -> tuple[DTensor | None, ...]:
-        found = gradients.backward(ctx, grad, matmul, _over_rows)
-        return (*(None if x is None else _like(x, places) for x, places in zip(found, ctx.places)), None)
+    def backward(ctx: Any, *grads: DTensor) -> tuple[DTensor | None, ...]:
+        _, *found = node.Product.backward(ctx, *grads)
+        return None, *(None if x is None else _like(x, places) for x, places in zip(found, ctx.places))
 
 
 def _like(grad: DTensor, places: Iterable[Any]) -> DTensor:
@@ -313,7 +339,7 @@ def _like(grad: DTensor, places: Iterable[Any]) -> DTensor:
 def _over_rows(a: DTensor, g: DTensor, batch: Any, dtype: Any, transposed: bool, made: Any) -> DTensor:
     """``a^H @ g`` of stacks, summed over all of their rows: on the rows that each device has, then over the devices."""
     if batch or a.ndim == 2 or a.shape[:-1] != g.shape[:-1]:
-        return gradients._right(a, g, batch, dtype, transposed, made)
+        return adjoints.right(a, g, batch, dtype, transposed, made)
     to_a: list[Any] = []
     to_g: list[Any] = []
     out: list[Any] = []
@@ -329,11 +355,11 @@ def _over_rows(a: DTensor, g: DTensor, batch: Any, dtype: Any, transposed: bool,
             to_a, to_g = [*to_a, Replicate()], [*to_g, q if columns else Replicate()]
             out.append(Shard(1) if columns else Replicate())
     x, y = local(a, tuple(to_a)).flatten(0, -2), local(g, tuple(to_g)).flatten(0, -2)
-    x, y = gradients._alike(x, y)
+    x, y = adjoints.alike(x, y)
     summed = any(isinstance(p, Partial) for p in out)
     wide = dtype if dtype.itemsize > 2 or not dtype.is_floating_point else torch.float32
     options = {**made.keywords["options"], "out_dtype": wide if summed else dtype}
-    product = api.matmul(gradients._conjugate(x).transpose(0, 1), y, **options)
+    product = api.matmul(adjoints.conjugate(x).transpose(0, 1), y, **options)
     shape = (a.shape[-1], g.shape[-1])
     whole = _global(product, a.device_mesh, tuple(out), shape, _strides(shape))
     if not summed:
@@ -378,8 +404,9 @@ def explain(a: Any, b: Any, **options: Any) -> ShardedDecision:
     """How the product would be split, what that moves, and what multiplies here. No collective is called."""
     checked(a, b, options.pop("out", None), options)
     a, b = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
-    split, _, _, _, wide = facts(a, b, options.get("out_dtype"))
-    parts = []
+    found = facts(a, b, options.get("out_dtype"))
+    ended(found, a.device_mesh, options.get("activation"))
+    split, wide, parts = found.split, found.wide, []
     before = placed(a.placements, a.ndim), placed(b.placements, b.ndim)
     for x, given, placements in ((a, before[0], split.a), (b, before[1], split.b)):
         if given == placements:

@@ -14,13 +14,14 @@ A product of a packed b has one candidate, "packed": the form that b has decides
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
-from gemmhub.backend import Array, Backend, Candidate, Kernel, Offer
+from gemmhub.backend import BASIC, Array, Backend, Candidate, Kernel, Offer
 from gemmhub.capability import CPU, Ready, Refusal
 from gemmhub.dtypes import name_of
-from gemmhub.numpy_backend.activations import IN_PLACE
+from gemmhub.epilogues import ELEMENTWISE
 from gemmhub.numpy_backend.backend import NumpyBackend, blocked_kernel
 from gemmhub.numpy_backend.blocked import work_dtypes
 from gemmhub.problem import GemmProblem
@@ -42,6 +43,7 @@ class CpuBackend(Backend):
     name = "cpu"
     layout_sensitive = True
     by_bucket = True
+    takes: ClassVar = {**BASIC, "activation": frozenset(ELEMENTWISE)}
 
     def __init__(self, machine: probe.Machine | None = None, by_cost: bool = True) -> None:
         """For tests: ``machine`` masks what is there; not ``by_cost`` opens the gates that sizes decide."""
@@ -107,10 +109,6 @@ class CpuBackend(Backend):
         """The refusal of what no candidate runs, or runs faster than the built-in backend, whatever the units."""
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
-        if problem.activation is not None and problem.activation not in IN_PLACE:  # its results are finished by those
-            return Refusal(
-                f"it has no activation {problem.activation}", "apply it to the product", any_layout=True, any_size=True
-            )
         kinds = work_dtypes(problem)
         if kinds is None or problem.a.dtype == problem.b.dtype == problem.out.dtype == kinds[0]:
             return Refusal(

@@ -15,10 +15,10 @@ import numpy as np
 
 from gemmhub.buckets import end
 from gemmhub.kit.floats import DefaultMode
-from gemmhub.numpy_backend.blocked import finish
 from gemmhub.numpy_backend.scratch import Lease, Scratch
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu import library, limits
+from gemmhub_cpu.finishing import finish_tile
 from gemmhub_cpu.threads import each
 from gemmhub_cpu.units import Unit
 
@@ -177,8 +177,8 @@ class NativeGemm:
         return Packed(self._library, self.unit, b)
 
     def __call__(
-        self, a: Array, b: Array | Packed, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
-        stream: Any,
+        self, a: Array, b: Array | Packed, out: Array, alpha: Any, beta: Any, stream: Any,
+        c: Array | None = None, bias: Array | None = None,
     ) -> None:  # fmt: skip
         """A kernel's ``run``."""
         for left, right, result, addend in self._matrices(a, b, out, c):
@@ -280,19 +280,9 @@ class NativeGemm:
         self, tile: Array, target: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, rows: slice,
         cols: slice,
     ) -> None:  # fmt: skip
-        problem = self.problem
-
         def some(first: int, last: int) -> None:
             part, here = tile[first:last], slice(rows.start + first, rows.start + last)
             with np.errstate(over="ignore", invalid="ignore", under="ignore"), _memory.lease(0) as lease:
-                if part.dtype == np.int32 and target.dtype != np.int32:
-                    part = part.astype(target.dtype)  # integers wrap to the result's width before the epilogue
-                if not problem.plain:
-                    vector = None
-                    if bias is not None and problem.bias is not None:
-                        vector = bias[cols] if problem.bias.axis == "n" else bias[here, np.newaxis]
-                    addend = None if c is None else c[here, cols]
-                    finish(lease, part, addend, vector, alpha, beta, problem.activation)
-                np.copyto(target[first:last], part, casting="unsafe")
+                finish_tile(self.problem, lease, part, target[first:last], c, bias, alpha, beta, here, cols)
 
         each(some, tile.shape[0], max(1, (1 << 18) // max(1, tile.shape[1])))

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from gemmhub.kit.floats import DefaultMode
-from gemmhub.numpy_backend.blocked import finish
 from gemmhub.numpy_backend.probe import cores
-from gemmhub.numpy_backend.scratch import Lease, Scratch
+from gemmhub.numpy_backend.scratch import Scratch
 from gemmhub.problem import GemmProblem
+from gemmhub_cpu.finishing import finish_tile
 from gemmhub_cpu.threads import each
 
 Array = Any
@@ -67,8 +67,9 @@ class PanelGemm(ABC):
         """``out = a @ b`` for some rows of a and a packed panel; ``out`` is int32 or float32 with dense rows."""
 
     def __call__(
-        self, a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-    ) -> None:
+        self, a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any,
+        c: Array | None = None, bias: Array | None = None,
+    ) -> None:  # fmt: skip
         """A kernel's ``run``."""
         with DefaultMode():
             self._matrices(a, b, out, c, bias, alpha, beta)
@@ -125,24 +126,9 @@ class PanelGemm(ABC):
                     part = slice(start, min(start + height, last))
                     made = tile[: part.stop - part.start]
                     self.multiply(a[part], packed, made)
-                    self._finish(lease, made, target[part], c, bias, alpha, beta, part, cols)
+                    finish_tile(problem, lease, made, target[part], c, bias, alpha, beta, part, cols)
 
         each(rows, problem.m, 128 if problem.m >= 128 * cores() else _ROWS)
-
-    def _finish(
-        self, lease: Lease, tile: Array, target: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any,
-        rows: slice, cols: slice,
-    ) -> None:  # fmt: skip
-        problem = self.problem
-        if tile.dtype == np.int32 and target.dtype != np.int32:
-            tile = tile.astype(target.dtype)  # integers wrap to the result's width before the epilogue
-        if not problem.plain:
-            vector = None
-            if bias is not None and problem.bias is not None:
-                vector = bias[cols] if problem.bias.axis == "n" else bias[rows, np.newaxis]
-            addend = None if c is None else c[rows, cols]
-            finish(lease, tile, addend, vector, alpha, beta, problem.activation)
-        np.copyto(target, tile, casting="unsafe")
 
 
 _TILE_BYTES = 1 << 20

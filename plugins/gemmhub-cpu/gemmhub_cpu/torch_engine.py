@@ -73,9 +73,7 @@ def kernel(problem: GemmProblem) -> Kernel:
     torch = sys.modules["torch"]
     multiply = torch._int_mm if problem.a.dtype == np.int8 else torch.mm
 
-    def run(
-        a: Array, b: Array, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, stream: Any
-    ) -> None:
+    def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any) -> None:
         with DefaultMode():
             multiply(_view(a), _view(b), out=_view(out))
 

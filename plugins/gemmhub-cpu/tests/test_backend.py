@@ -18,7 +18,7 @@ import gemmhub
 from gemmhub import accuracy
 from gemmhub._call.describe import describe
 from gemmhub._call.options import request
-from gemmhub.backend import Kernel, Offer
+from gemmhub.backend import Kernel, Offer, answer
 from gemmhub.capability import Refusal
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import GemmProblem
@@ -41,10 +41,11 @@ def machine(units: frozenset[str] = ALL_UNITS, numkong: str = "7.8.6", cores: in
     return probe.Machine(cores, units, numkong, "" if numkong else "numkong is not installed")
 
 
-def test_activations_without_a_formula_are_refused():
+@pytest.mark.parametrize("activation", ["tanh", "swiglu"])
+def test_activations_that_it_does_not_take_are_refused(activation: str) -> None:
     for dtype in (BF16, np.float16, np.float32):
-        asked = replace(problem(512, 512, 512, dtype), activation="tanh")
-        assert "no activation tanh" in CpuBackend().offer(asked).reason
+        asked = replace(problem(512, 512, 512, dtype), activation=activation)
+        assert f"no activation {activation}" in answer(CpuBackend(), asked).reason
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_products_larger_than_a_panel(dtype: object, order: str) -> None:
             out = np.full((333, 517), 77, call.problem.out.dtype)
             kernel = backend.prepare(call.problem, candidate, limit)
             assert candidate in ("convert", "native") or "numkong" in kernel.description
-            kernel.run(a, b, out, None, None, 1, 0, None)
+            kernel.run(a, b, out, 1, 0, None)
             assert expected.ratio(out).max() <= 1, (candidate, limit)
 
 
@@ -290,7 +291,7 @@ def test_tiles_of_panels_respect_the_limit(limit: int, monkeypatch: pytest.Monke
     gemm = numkong_engine.NumkongGemm(asked, limit)
     for right in (b, packed):
         out = np.zeros((m, n), np.float32)
-        gemm(a, right, out, None, None, 1, 0, None)
+        gemm(a, right, out, 1, 0, None)
         assert (out == k).all()
     assert gemm.scratch_bytes <= limit
     assert max(sizes) * panels.cores() + 2 * gemm.width * k <= gemm.scratch_bytes
@@ -339,7 +340,7 @@ def test_torch_engine(dtype: object) -> None:
     call = describe(a, b, None, request({}))
     assert "torch" in backend.offer(call.problem).names
     out = np.zeros((190, 130), call.problem.out.dtype)
-    backend.prepare(call.problem, "torch", 1 << 26).run(a, b, out, None, None, 1, 0, None)
+    backend.prepare(call.problem, "torch", 1 << 26).run(a, b, out, 1, 0, None)
     expected = accuracy.reference(a, b, model=accuracy.problem_model(call.problem), out_dtype=out.dtype)
     assert expected.ratio(out).max() <= 1
 
@@ -370,7 +371,7 @@ def test_unsigned_bytes_are_exact(left: type, right: type) -> None:
     backend = CpuBackend(machine(), by_cost=False)
     assert set(backend.offer(call.problem).names) == {"convert"}
     out = np.zeros((m, n), call.problem.out.dtype)
-    backend.prepare(call.problem, "convert", 1 << 26).run(a, b, out, None, None, 1, 0, None)
+    backend.prepare(call.problem, "convert", 1 << 26).run(a, b, out, 1, 0, None)
     assert out.dtype == np.int32
     assert (out == k * int(a[0, 0]) * int(b[0, 0])).all()
 

@@ -346,7 +346,7 @@ def test_what_numpy_finishes_in_several_parts(dtype, changes, rng) -> None:
         gemm = NativeGemm(asked, unit, limit)
         assert 0 < gemm.scratch_bytes <= limit
         out = np.full((m, n), 7, asked.out.dtype)
-        gemm(a, b, out, None, None, 1, 0, None)
+        gemm(a, b, out, 1, 0, None)
         results.append(out)
     width, height = gemm._workspace(m, n, k)[2:]
     assert width < n
@@ -356,7 +356,7 @@ def test_what_numpy_finishes_in_several_parts(dtype, changes, rng) -> None:
         assert np.array_equal(results[0], (a.astype(np.int32) @ b.astype(np.int32)).astype(np.float32))
     else:
         usual = CpuBackend(by_cost=False).prepare(asked, "convert", 1 << 26)
-        usual.run(a, b, out, None, None, 1, 0, None)
+        usual.run(a, b, out, 1, 0, None)
         model = accuracy.problem_model(asked)
         for x in (out, results[0]):
             assert accuracy.reference(a, b, model=model, out_dtype=x.dtype, activation="silu").ratio(x).max() <= 1
@@ -389,7 +389,7 @@ def test_sums_of_one_order_are_equal(name, dtype, rng) -> None:
             right = backend.pack(right, problem(m, n, k, dtype, "float32"))
             assert isinstance(right, native_engine.Packed)
         out = np.full((*batch, m, n), 9, np.float32)
-        backend.prepare(asked, first.name, limit).run(left, right, out, None, None, 1, 0, None)
+        backend.prepare(asked, first.name, limit).run(left, right, out, 1, 0, None)
         if (m, n, limit) == (150, 210, 1 << 26):
             whole[...] = out
         expected = whole[: batch[0], :m, :n] if batch else whole[0, :m, :n]
@@ -454,7 +454,7 @@ def test_empty_k_of_a_batch(dtype) -> None:
             kernel = backend.prepare(asked, candidate, 1 << 26)
             for b in (np.zeros((0, n), dtype), np.zeros((*batch, 0, n), dtype)):
                 out[...] = 7
-                kernel.run(np.zeros((*batch, m, 0), dtype), b, out, None, None, 1, 0, None)
+                kernel.run(np.zeros((*batch, m, 0), dtype), b, out, 1, 0, None)
                 assert (out == 0).all(), candidate
 
 

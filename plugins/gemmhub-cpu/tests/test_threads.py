@@ -194,7 +194,7 @@ def test_a_product_interrupted_by_products(dtype: object) -> None:
         for candidate in backend.offer(problem).names:
             out = np.empty((size, 2 * size), problem.out.dtype)[:, ::2]  # finished in scratch memory
             kernel = backend.prepare(problem, candidate, 1 << 24)
-            call = partial(kernel.run, a, b, out, None, None, 1, 0, None)
+            call = partial(kernel.run, a, b, out, 1, 0, None)
             call()
             runs.append((call, out, out.copy()))
     for call, out, expected in outer:

@@ -128,7 +128,7 @@ def test_what_it_is_offered_for_it_runs(engine: CpuBackend, dtype: Any, layout: 
     awkward = {"unaligned", "field"} & {layout, out_layout} if dtype != np.int8 else {out_layout} - {"dense"}
     assert offered == (not awkward)
     if offered:
-        engine.prepare(problem, "torch", 1 << 26).run(left, right, out, None, None, 1, 0, None)
+        engine.prepare(problem, "torch", 1 << 26).run(left, right, out, 1, 0, None)
         assert np.array_equal(out, expected)
         memory = out if out.base is None else out.base
         assert np.count_nonzero(memory) == np.count_nonzero(expected) or out_layout == "column-major"

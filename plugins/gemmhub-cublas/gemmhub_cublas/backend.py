@@ -7,8 +7,9 @@ library's own first choice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
-from gemmhub.backend import Candidate, Kernel, Offer
+from gemmhub.backend import BASIC, Candidate, Kernel, Offer
 from gemmhub.capability import Ready, Refusal
 from gemmhub.kit import cuda
 from gemmhub.kit.corrections import NOTE
@@ -30,6 +31,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
 
     name = "cublas"
     by_bucket = True
+    takes: ClassVar = {**BASIC, "activation": frozenset(lower.ACTIVATIONS)}
 
     def __init__(
         self,

@@ -219,7 +219,7 @@ def _keeps_the_bound(numbers: tuple[int, ...], form: Form) -> bool:
     """Return whether all is added in the accumulator's type, in a fixed order, and rounded once.
 
     Observed: algorithms older than Hopper's add a bias to sums already rounded to a 16-bit result, with split-K or with
-    an addend, and their relu turns NaN into 0. The gelu of all has an error of 2**-18, which results of 16 bits hide,
+    an addend, and their relu turns NaN into 0. The GELU of all has an error of 2**-18, which results of 16 bits hide,
     and so do operands of fewer bits.
     """
     if numbers[_REDUCTION] not in (_NO_REDUCTION, _REDUCTION_IN_COMPUTE_TYPE) or not _covers_k(numbers, form):

@@ -133,9 +133,9 @@ class Gemm:
         # The methods keep this object, and so what the constants point to.
         is_current, slow_path, failed = self._gpu.is_current, self._run, self.failed
 
-        def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        def run(a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any) -> None:
             if not is_current():
-                slow_path(a, b, out, c, bias, alpha, beta, stream)
+                slow_path(a, b, out, alpha, beta, stream)
                 return
             if swapped:
                 a, b = b, a
@@ -149,7 +149,9 @@ class Gemm:
 
         return run
 
-    def _run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+    def _run(
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
+    ) -> None:
         lowered, pair = self._lowered, self._main
         product = pair is not None and not (alpha == 0 and self._zero is not None)
         if not product:

@@ -28,9 +28,10 @@ COMPUTE = {"float32": 68, "float64": 70, "int32": 72, "complex64": 68, "complex1
 FAST_TF32 = 77
 """cublasComputeType of tf32 products."""
 RELU, BIAS, GELU = 2, 4, 32
-ACTIVATION = {None: 0, "relu": RELU, "gelu": GELU}
 NO_EPILOGUE = 1
 """cublasLtEpilogue: flags that are combined, and the code of none."""
+ACTIVATIONS = {"relu": RELU, "gelu_tanh": GELU}
+"""The activations that the library has, and their flags. Its GELU is the tanh form."""
 MAX_LAUNCHES = 4096
 """Largest number of launches of a call whose batch is not evenly spaced."""
 MAX_BATCH = 2**31 - 1
@@ -174,6 +175,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
 
     d = matrix(problem.out, m, n, call.ldd, 3)
     bias, scale = problem.bias, _CODE[problem.compute_dtype]
+    flags = (ACTIVATIONS[problem.activation] if problem.activation else 0) | (BIAS if bias else 0)
     form = Form(
         # Also for "bf16": the library's own bfloat16 mode is no faster.
         compute=FAST_TF32 if problem.permits_tf32 else COMPUTE[NAME[scale]],
@@ -185,7 +187,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
         c=d if problem.c is None else matrix(problem.c, m, n, call.ldc, 2),
         d=d,
         products=dim.count,
-        epilogue=ACTIVATION[problem.activation] | (BIAS if bias else 0) or NO_EPILOGUE,
+        epilogue=flags or NO_EPILOGUE,
         bias_type=_CODE[bias.dtype] if bias else None,
         addend=problem.c is not None,
     )
@@ -217,8 +219,6 @@ def check_types(problem: GemmProblem) -> Refusal | None:
         return Refusal(f"cuBLASLt has no {a} by {b} with a result of {out}", f"give out_dtype= one of {allowed}")
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
         return Refusal(f"c is {problem.c.dtype}: cuBLASLt adds only a c of the result's dtype", f"convert c to {out}")
-    if problem.activation not in ACTIVATION:
-        return Refusal(f"cuBLASLt has no activation {problem.activation}", "apply it to the product afterwards")
     if (problem.bias or problem.activation) and problem.compute_dtype != _FLOAT32:
         return Refusal(
             f"cuBLASLt has no bias or activation for products accumulated in {problem.compute_dtype}",
@@ -305,7 +305,7 @@ def advice(problem: GemmProblem, form: Form) -> str:
     if form.epilogue & RELU:
         return "apply relu to the product afterwards: algorithms older than Hopper's turn NaN into 0"
     if form.epilogue & GELU and form.d.type == TYPE["float32"]:
-        return "apply gelu to the product afterwards, or ask for a 16-bit result: the library's gelu has 18 bits"
+        return "apply gelu_tanh to the product afterwards, or ask for a 16-bit result: the library's has 18 bits"
     if form.addend and form.bias_type is not None:
         return "add the bias afterwards: algorithms older than Hopper's round the sum before they add it"
     if problem.a.dtype.itemsize == 1:

@@ -14,5 +14,5 @@ def _load() -> Backend:
 
 @hookimpl
 def gemmhub_backends() -> list[BackendDescription]:
-    summary = "cuBLASLt on NVIDIA GPUs: every dtype it has, fused bias, relu and gelu"
+    summary = "cuBLASLt on NVIDIA GPUs: every dtype it has, fused bias, relu and gelu_tanh"
     return [BackendDescription("cublas", _load, summary, device_kinds=("cuda",), contract=2)]

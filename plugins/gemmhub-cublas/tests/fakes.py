@@ -63,8 +63,7 @@ class Arrays:
 
     def run(self, kernel, alpha=1, beta=0, stream=0):
         """Call the kernel; return the result."""
-        places = [None if x is None else x.ctypes.data for x in (self.a, self.b, self.out, self.c, self.bias)]
-        if beta == 0:
-            places[3] = None
-        kernel.run(*places, alpha, beta, stream)
+        a, b, out = (x.ctypes.data for x in (self.a, self.b, self.out))
+        others = {"c": self.c if beta else None, "bias": self.bias}
+        kernel.run(a, b, out, alpha, beta, stream, **{k: x.ctypes.data for k, x in others.items() if x is not None})
         return self.out

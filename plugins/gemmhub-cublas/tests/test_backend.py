@@ -11,7 +11,7 @@ from gemmhub_cublas import model
 import gemmhub
 from gemmhub import config
 from gemmhub._choice import decide, registry
-from gemmhub.backend import Offer
+from gemmhub.backend import Offer, answer
 from gemmhub.capability import CPU, Refusal
 from gemmhub.kit.corrections import NOTE
 from gemmhub.layout import MatrixLayout
@@ -57,7 +57,7 @@ def test_nothing_to_do(home, backend, sizes):
     assert offer.first.seconds > 0
     assert offer.remark(offer.first.name) == ""
     kernel = backend.prepare(asked, offer.first.name, 0)
-    kernel.run(1, 2, 3, None, None, 1, 0, 0)
+    kernel.run(1, 2, 3, 1, 0, 0)
     assert home.lt.products == []
     assert "cublasLtMatmulAlgoGetHeuristic" not in home.lt.calls
     assert isinstance(backend.offer(problem(dtype="uint8", **sizes)), Refusal)
@@ -69,8 +69,19 @@ def test_what_is_refused_cannot_be_prepared(backend):
     assert backend.prepare(asked, "default", 0) == backend.offer(asked)
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu_tanh", "gelu", "silu", "swiglu"])
+def test_activations(backend, activation):
+    """The library's GELU is the tanh form, so the erf form is refused."""
+    found = answer(backend, problem(dtype="float16", activation=activation))
+    if activation in ("relu", "gelu_tanh"):
+        assert isinstance(found, Offer)
+    else:
+        assert f"no activation {activation}" in found.reason
+        assert found.remedy
+
+
 def test_remarks(backend):
-    asked = problem(dtype="float16", bias=bias("float16"), activation="gelu")
+    asked = problem(dtype="float16", bias=bias("float16"), activation="gelu_tanh")
     name = backend.offer(asked).first.name
     assert backend.offer(asked).remark(name) == f"algorithm {name}, epilogue fused, {NOTE}"
     asked = problem(batch=(3,))

@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 from fakes import bias, operand, problem
 from gemmhub_cublas import lower as forms
+from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.lower import Form, Lowered, Matrix, lowered
 
 from gemmhub.capability import Refusal
@@ -15,7 +16,9 @@ from gemmhub.layout import MatrixLayout
 from gemmhub.lowering import flipped, lower
 from gemmhub.problem import Operand
 from gemmhub.testing import matrix
-from gemmhub.testing.operands import Operands, Unrepresentable
+from gemmhub.testing.case import lacking
+from gemmhub.testing.memory import Unrepresentable
+from gemmhub.testing.operands import Operands
 from gemmhub.testing.problems import unsigned_bytes
 
 FLOAT32 = operand("float32", 1, 1).dtype
@@ -92,14 +95,15 @@ def test_bias_axis(m, n, axis, order, fits):
 
 
 @pytest.mark.parametrize(("activation", "with_bias", "code"), [
-    (None, False, 1), (None, True, 4), ("relu", False, 2), ("relu", True, 6), ("gelu", False, 32), ("gelu", True, 36),
+    (None, False, 1), (None, True, 4), ("relu", False, 2), ("relu", True, 6), ("gelu_tanh", False, 32),
+    ("gelu_tanh", True, 36),
 ])  # fmt: skip
 def test_epilogues(activation, with_bias, code):
     assert accepted(problem(activation=activation, bias=bias() if with_bias else None)).main.epilogue == code
 
 
 @pytest.mark.parametrize("changes", [
-    {"activation": "silu"}, {"activation": "tanh"}, {"bias": bias(stride=2)},
+    {"bias": bias(stride=2)},
     {"dtype": "float16", "bias": bias("float32")},
     {"dtype": "float64", "bias": bias("float64")}, {"dtype": "float64", "activation": "relu"},
     {"dtype": "int8", "out": "int32", "activation": "relu"}, {"dtype": "float16", "out": "float64"},
@@ -272,7 +276,7 @@ def test_other_rows_of_every_dtype(dtype, out):
 
 def test_other_rows_of_the_kits_cases():
     compared = 0
-    for case in matrix()[::3]:
+    for case in [case for case in matrix() if not lacking(case, CublasBackend.takes)][::3]:
         try:
             asked = replace(Operands(case).problem, device=problem().device)
         except Unrepresentable:

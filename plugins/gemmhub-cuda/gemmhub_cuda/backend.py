@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
-from gemmhub.backend import WORKSPACE, Candidate, Kernel, Offer
+from gemmhub.backend import BASIC, WORKSPACE, Candidate, Kernel, Offer
 from gemmhub.capability import Ready, Refusal
 from gemmhub.kit import nvrtc
 from gemmhub.kit.corrections import NOTE, UNMEASURED
@@ -13,6 +14,7 @@ from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
 from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
 from gemmhub_cuda import corrections, model, probe, sources, wave_model
+from gemmhub_cuda.form import ACTIVATIONS
 from gemmhub_cuda.launch import Launch
 from gemmhub_cuda.lower import check_types, lowered
 from gemmhub_cuda.model import Choice
@@ -33,6 +35,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
 
     name = "cuda"
     by_bucket = True
+    takes: ClassVar = {**BASIC, "activation": frozenset(ACTIVATIONS)}
 
     def __init__(
         self,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gemmhub.kit import epilogue_source
+
 TYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
 """Number of each floating-point element type."""
 _INTEGERS = {"int8": 3, "int32": 3}
 """Number of int8 as operands' type, and of int32 as results'."""
 _NUMBERS = {**TYPES, **_INTEGERS}
 BIASES = {None: 0, "m": 1, "n": 2}
-ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+"""The activations that the kernels are compiled with: names of :data:`gemmhub.epilogues.EPILOGUES`."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Form:
     bias_type: str = "float32"
     """The dtype of the bias."""
     activation: str | None = None
-    """The activation function: a key of :data:`ACTIVATIONS`."""
+    """The activation: one of :data:`ACTIVATIONS`; None for none."""
 
     @property
     def alignment(self) -> int:
@@ -63,5 +66,6 @@ class Form:
             "A_BYTES_ALIGNED": self.a_alignment, "B_BYTES_ALIGNED": self.b_alignment,
             "INPUT": _NUMBERS[self.input], "OUTPUT": _NUMBERS[self.output],
             "SCALED": int(self.scaled), "ADDEND": int(self.addend), "BIAS": BIASES[self.bias],
-            "BIAS_TYPE": TYPES[self.bias_type] if self.bias else 0, "ACTIVATION": ACTIVATIONS[self.activation],
+            "BIAS_TYPE": TYPES[self.bias_type] if self.bias else 0,
+            "ACTIVATION": epilogue_source.numbers(ACTIVATIONS)[self.activation],
         }  # fmt: skip

@@ -82,7 +82,7 @@ class Launch:
         first, second = ("b", "a") if self._choice.lowering.swapped else ("a", "b")
         a_word, b_word, d_word = _word(first), _word(second), _word("d")
 
-        def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        def run(a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any) -> None:
             try:
                 slot = free.pop()  # one for each thread between here and the launch
             except IndexError:
@@ -96,11 +96,13 @@ class Launch:
             free.append(slot)
             if status:
                 # The context of this thread is not the device's: the slow path sets it.
-                slow_path(a, b, out, c, bias, alpha, beta, stream)
+                slow_path(a, b, out, alpha, beta, stream)
 
         return run
 
-    def _run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+    def _run(
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
+    ) -> None:
         try:
             slot = self._slots.pop()
         except IndexError:

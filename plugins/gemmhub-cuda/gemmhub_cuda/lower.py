@@ -14,7 +14,7 @@ from gemmhub.capability import Refusal
 from gemmhub.lowering import BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_cuda import mma
-from gemmhub_cuda.form import ACTIVATIONS, TYPES, Form
+from gemmhub_cuda.form import TYPES, Form
 
 LONGEST = 2**31 - 512
 """Largest number of elements along a side: coordinates have 31 bits, and a tile may overhang."""
@@ -112,8 +112,6 @@ def check_types(problem: GemmProblem, capability: tuple[int, int]) -> Refusal | 
         return Refusal(f"there is no kernel for a result of {out}", f"give out_dtype= one of {', '.join(TYPES)}")
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
         return Refusal(f"c is {problem.c.dtype}, the result {out}", f"convert c to {out}")
-    if problem.activation not in ACTIVATIONS:
-        return Refusal(f"the kernels have no activation {problem.activation}", "apply it after the product")
     bias = problem.bias
     if bias is not None and bias.dtype.name not in TYPES:
         return Refusal(f"the bias is {bias.dtype}", f"convert it to one of {', '.join(TYPES)}")
@@ -134,7 +132,7 @@ def _check_bytes(problem: GemmProblem, capability: tuple[int, int]) -> Refusal |
         )
     if problem.out.dtype.name != "int32":
         return Refusal(f"there is no kernel for int8 with a result of {problem.out.dtype}", "give out_dtype='int32'")
-    if not problem.alpha_is_one or problem.c is not None or problem.bias is not None or problem.activation is not None:
+    if not problem.plain:
         return Refusal(
             "the kernel for int8 has no alpha, c, bias or activation",
             "apply them to the product afterwards, or use another backend",

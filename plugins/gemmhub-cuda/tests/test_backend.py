@@ -46,7 +46,7 @@ class Call:
 
     def run(self, call, stream=0):
         self.out[:] = np.nan
-        call(*(x.ctypes.data for x in (*self.places, self.out)), None, None, 1, 0, stream)
+        call(*(x.ctypes.data for x in (*self.places, self.out)), 1, 0, stream)
 
     @property
     def right(self):
@@ -253,7 +253,7 @@ def test_orders(backend):
 def test_nothing_to_do(backend):
     empty = problem(0, 64, 64)
     assert backend.offer(empty).names == ("nothing",)
-    backend.prepare(empty, "nothing", LIMIT).run(0, 0, 0, None, None, 1, 0, 0)
+    backend.prepare(empty, "nothing", LIMIT).run(0, 0, 0, 1, 0, 0)
 
 
 def with_a(layout):

@@ -59,6 +59,8 @@ PRODUCTS = [
     # Epilogues.
     Product(WIDE, 30, 60, 33, batch=3, scaled=True, alpha=-0.7, beta=1.3, bias="m", activation="gelu", out="bfloat16"),
     Product(WIDE, 30, 60, 33, batch=3, scaled=True, alpha=1.7, beta=-1.3, bias="n", activation="silu"),
+    Product(WIDE, 30, 60, 33, batch=3, bias="n", activation="gelu_tanh"),
+    Product(WIDE, 30, 60, 33, batch=3, bias="n", activation="gelu"),
     Product(SMALL, 9, 5, 33, batch=7, bias="n", bias_type="bfloat16", activation="relu", dtype="float16",
             out="float16"),
 ]  # fmt: skip

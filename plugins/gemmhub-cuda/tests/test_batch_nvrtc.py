@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from compilations import LIMITS, check_resources, one_of
 from gemmhub_cuda.batch import SHAPES, Variant, fitting
-from gemmhub_cuda.form import Form
+from gemmhub_cuda.form import ACTIVATIONS, Form
 
 PLAIN = {
     1: Form(False, False, 16, 16, "int8", "int32"),
@@ -24,7 +24,7 @@ def cases():
         found.append((Variant(shape, form), fits[i % len(fits)]))
         narrow = replace(form, a_alignment=(2, 4, 8, 1)[i % 4], b_alignment=(4, 2, 1, 8)[i % 4])
         if shape.itemsize == 2:
-            full = {"scaled": True, "addend": True, "bias": "nm"[i % 2], "activation": ("gelu", "relu", "silu")[i % 3]}
+            full = {"scaled": True, "addend": True, "bias": "nm"[i % 2], "activation": ACTIVATIONS[i % 4]}
             kinds = {"input": ("float16", "bfloat16")[i % 2], "output": ("float32", "float16", "bfloat16")[i % 3]}
             narrow = replace(narrow, a_alignment=max(2, narrow.a_alignment), b_alignment=max(2, narrow.b_alignment))
             narrow = replace(narrow, **full, **kinds)

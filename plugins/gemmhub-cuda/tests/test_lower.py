@@ -110,10 +110,6 @@ def test_no_k():
     assert not found.form.scaled
 
 
-def test_activations_without_a_formula_are_refused():
-    assert "no activation tanh" in lowered(problem(activation="tanh"), H200).reason
-
-
 def test_bytes_are_refused():
     for asked in unsigned_bytes(problem(dtype="int8", out="int32")):
         assert "no kernel for" in lowered(asked, H200).reason

@@ -50,6 +50,7 @@ PRODUCTS = [
     Product(SMALL, 70, 77, 72, scaled=True, alpha=-0.5),
     Product(SMALL, 70, 77, 72, scaled=True, alpha=2.0, beta=-1.5, bias="m", activation="relu"),
     Product(SMALL, 70, 77, 72, out="bfloat16", beta=1.0, bias="n", bias_type="bfloat16", activation="gelu"),
+    Product(SMALL, 70, 77, 72, out="bfloat16", beta=1.0, bias="m", activation="gelu_tanh"),
     Product(SMALL, 70, 77, 72, dtype="float16", out="float16", bias="n", bias_type="float16", activation="silu"),
 ]  # fmt: skip
 

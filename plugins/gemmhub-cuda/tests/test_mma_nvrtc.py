@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from compilations import LIMITS, check_resources, one_of
-from gemmhub_cuda.form import Form
+from gemmhub_cuda.form import ACTIVATIONS, Form
 from gemmhub_cuda.mma import SHAPES, Shape, Variant
 
 PLAIN = Form(False, False, 16, 16, "bfloat16", "bfloat16")
@@ -38,7 +38,7 @@ def drawn(rng):
         rng.random() < 0.5, rng.random() < 0.5, rng.choice([16, 8, 4, 2]), rng.choice([16, 8, 4, 2]),
         rng.choice(["bfloat16", "float16"]), rng.choice(["bfloat16", "float16", "float32"]), rng.random() < 0.5,
         rng.random() < 0.5, rng.choice([None, "m", "n"]), rng.choice(["float32", "bfloat16", "float16"]),
-        rng.choice([None, "relu", "gelu", "silu"]),
+        rng.choice([None, *ACTIVATIONS]),
     )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_compiles(case):
 def test_the_sample_has_every_value():
     seen = {(key, value) for variant, _ in cases() for key, value in variant.macros.items()}
     wanted = {"A_M_MAJOR": 2, "B_N_MAJOR": 2, "INPUT": 2, "OUTPUT": 3, "SCALED": 2, "ADDEND": 2, "BIAS": 3,
-              "BIAS_TYPE": 3, "ACTIVATION": 4, "SPLIT": 2}  # fmt: skip
+              "BIAS_TYPE": 3, "ACTIVATION": 5, "SPLIT": 2}  # fmt: skip
     assert {key: sum(1 for k, _ in seen if k == key) for key in wanted} == wanted
     for key in ("A_BYTES_ALIGNED", "B_BYTES_ALIGNED"):
         assert {value for k, value in seen if k == key} == {2, 4, 8, 16}

@@ -46,6 +46,7 @@ PRODUCTS = [
     Single(SMALL, 72, 76, 36, "k", "n", scaled=True, alpha=-0.5),
     Single(SMALL, 72, 76, 36, "k", "n", scaled=True, alpha=2.0, beta=-1.5, bias="m", activation="relu"),
     Single(SMALL, 72, 76, 36, "k", "n", bias="n", bias_type="bfloat16", activation="gelu"),
+    Single(SMALL, 72, 76, 36, "k", "n", out="bfloat16", bias="m", activation="gelu_tanh"),
     Single(SMALL, 72, 76, 36, "k", "n", bias="n", bias_type="float16", activation="silu"),
 ]
 

@@ -56,7 +56,7 @@ MUTATIONS = {
     "c with the rows of d": (FULL, "epilogue.cuh", "row * p.c_ld", "row * p.d_ld"),
     "the bias of the other side": (
         FULL, "epilogue.cuh", "BIAS == 1 ? row : column + i", "BIAS == 1 ? column + i : row"),
-    "no activation": (FULL, "epilogue.cuh", "v[i] = activated(v[i]);", ""),
+    "no activation": (FULL, "epilogue.cuh", "v[i] = activated<ACTIVATION>(v[i]);", ""),
     "wide stores everywhere": (NARROW, "epilogue.cuh", "run > 1 && wide &&", "run > 1 &&"),
     "stores beyond n": (NARROW, "epilogue.cuh", "if (column + i < p.n) store", "store"),
     "stores beyond m": (PLAIN, "epilogue.cuh", "row >= p.m ||", ""),

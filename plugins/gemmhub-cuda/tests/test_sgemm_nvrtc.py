@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from compilations import compiled, one_of
-from gemmhub_cuda.form import Form
+from gemmhub_cuda.form import ACTIVATIONS, Form
 from gemmhub_cuda.sgemm import SHAPES, Variant
 from gemmhub_cuda.sources import source
 
@@ -55,7 +55,7 @@ def drawn(rng):
         addend=rng.random() < 0.5,
         bias=rng.choice([None, "m", "n"]),
         bias_type=rng.choice(["float32", "bfloat16", "float16"]),
-        activation=rng.choice([None, "relu", "gelu", "silu"]),
+        activation=rng.choice([None, *ACTIVATIONS]),
     )
     return Variant(rng.choice(SHAPES), form, rng.random() < 0.4)
 

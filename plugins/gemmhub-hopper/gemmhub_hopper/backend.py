@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
-from gemmhub.backend import Array, Candidate, Kernel, Offer, Run
+from gemmhub.backend import BASIC, Array, Candidate, Kernel, Offer, Run
 from gemmhub.capability import Copy, Ready, Refusal
 from gemmhub.errors import KernelError
 from gemmhub.kit import cuda_clusters, nvrtc
@@ -28,6 +28,7 @@ from gemmhub_hopper import (
 )
 from gemmhub_hopper.candidate import Choice, named, parsed, runnable
 from gemmhub_hopper.compiled import F16_PREPASS, Code
+from gemmhub_hopper.config import ACTIVATIONS
 from gemmhub_hopper.f16_staged import F16Staged
 from gemmhub_hopper.gemv import GemvChoice
 from gemmhub_hopper.gemv_launch import GemvLaunch
@@ -51,6 +52,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
 
     name = "hopper"
     by_bucket = True
+    takes: ClassVar = {**BASIC, "activation": frozenset(ACTIVATIONS)}
 
     def __init__(
         self,
@@ -258,7 +260,7 @@ def _unpacked(run: Run, lowering: Lowering, kind: str) -> Run:
     if not lowering.packed:
         return run
 
-    def packed(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
-        run(a, b.of(kind), out, c, bias, alpha, beta, stream)
+    def packed(a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, **operands: Any) -> None:
+        run(a, b.of(kind), out, alpha, beta, stream, **operands)
 
     return packed

@@ -25,7 +25,7 @@ def refusal(problem: GemmProblem) -> Refusal | None:
     """Return what of a complex problem there is no kernel for."""
     if problem.out.dtype.name != DTYPE:
         return Refusal(f"there is no kernel for a result of {problem.out.dtype}", "give out_dtype=complex64, or none")
-    if not problem.alpha_is_one or problem.c is not None or problem.bias is not None or problem.activation:
+    if not problem.plain:
         return Refusal("complex products have no epilogue here", "apply alpha, beta * c and the bias to the result")
     if 2 * problem.k < f16_planes.FEWEST_K:
         return Refusal(f"k is {problem.k}; complex products need {f16_planes.FEWEST_K // 2}", "use another backend")

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 
+from gemmhub.epilogues import EPILOGUES
+from gemmhub.kit import epilogue_source
+
 SHARED_LIMIT = 232448
 """Largest shared memory of a CTA, in bytes (227 KiB)."""
 
@@ -29,7 +32,13 @@ _PLANES = {"split": 3, "f16x3": 2}
 """Planes of an operand in a stage."""
 _PLANE_PRODUCTS = {"split": 6, "f16x3": 3}
 """Products of planes that emulate one float32 product."""
-ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+"""The activations that the kernels are compiled with: names of :data:`gemmhub.epilogues.EPILOGUES`."""
+
+
+def number(activation: str | None) -> int:
+    """Return the number of an activation in activations.cuh; 0 for none."""
+    return epilogue_source.numbers(ACTIVATIONS)[activation]
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,7 @@ class Form:
     bias_type: str = "float32"
     """The dtype of the bias."""
     activation: str | None = None
-    """The activation function: a key of :data:`ACTIVATIONS`."""
+    """The activation: one of :data:`ACTIVATIONS`; None for none."""
     registers_a: bool = False
     """Whether a goes through registers: tf32 that is contiguous along M, float32 that is split there, or 16-bit
     elements in rows that TMA cannot take as they are.
@@ -131,6 +140,11 @@ class Form:
     def plain_epilogue(self) -> bool:
         """Whether the epilogue only rounds and stores the accumulators."""
         return not (self.has_alpha or self.addend or self.bias or self.activation)
+
+    @property
+    def smooth_activation(self) -> bool:
+        """Whether the activation has to be evaluated, in several instructions, as those with exponentials are."""
+        return self.activation is not None and EPILOGUES[self.activation].evaluation > 0
 
     @cached_property
     def num_planes(self) -> int:
@@ -355,7 +369,7 @@ class Variant:
         by_warps = not form.tma_store and form.output == "float32"
         if registers > 128 and (self.split_k or by_warps or not form.plain_epilogue):
             return f"with {registers} accumulators a thread has registers for the plain epilogue only"
-        smooth = form.activation not in (None, "relu")
+        smooth = form.smooth_activation
         many = registers > (88 if shape.consumers == 3 else 96) and shape.m > 128
         if many and form.transposed_d and form.addend and form.bias == "m" and smooth:
             return f"with {registers} accumulators a thread has no registers for this epilogue"
@@ -398,7 +412,7 @@ class Variant:
             "GEMM_HAS_ALPHA": int(form.has_alpha), "GEMM_HAS_ADDEND": int(form.addend is not None),
             "GEMM_ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0, "GEMM_BIAS": BIASES[form.bias],
             "GEMM_BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0,
-            "GEMM_ACTIVATION": ACTIVATIONS[form.activation], "GEMM_SHARED_BYTES": self.shared_bytes,
+            "GEMM_ACTIVATION": number(form.activation), "GEMM_SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
 

@@ -54,12 +54,12 @@ class F16Staged(Staged):
         return reading.copy(form, self._passes.k(form))
 
     def launch_pass(
-        self, i: int, scratch: int, first: Any, second: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any,
-        stream: int,
+        self, i: int, scratch: int, first: Any, second: Any, out: Any, alpha: Any, beta: Any, stream: int, c: Any,
+        bias: Any,
     ) -> None:  # fmt: skip
         """Launch pass ``i`` by float16 planes, then by bfloat16 planes: for operands that the device rejects."""
-        super().launch_pass(i, scratch, first, second, out, c, bias, alpha, beta, stream)
-        self._fallback.launch_pass(i, scratch, first, second, out, c, bias, alpha, beta, stream)
+        super().launch_pass(i, scratch, first, second, out, alpha, beta, stream, c, bias)
+        self._fallback.launch_pass(i, scratch, first, second, out, alpha, beta, stream, c, bias)
 
     def _fill_job(self, words: Any, job: int, side: Any, scratch: int) -> None:
         super()._fill_job(words, job, side, scratch)

@@ -9,7 +9,7 @@ from typing import Any
 from gemmhub.kit.cuda import Gpu
 from gemmhub.kit.cuda_launch import WORD
 from gemmhub_hopper import pdl
-from gemmhub_hopper.config import ACTIVATIONS, OUTPUTS
+from gemmhub_hopper.config import OUTPUTS, number
 from gemmhub_hopper.gemv import THREADS, GemvChoice
 from gemmhub_hopper.launch import Function
 
@@ -52,7 +52,7 @@ def params(choice: GemvChoice, sms: int) -> Params:
         bias_m=form.bias == "m", bias_n=form.bias == "n", m=lowering.m, n=lowering.n,
         k=0 if lowering.k_is_zero else lowering.k,
         strips=choice.strips, output=OUTPUTS[form.output], addend=OUTPUTS[form.addend] if form.addend else 0,
-        bias_type=OUTPUTS[form.bias_type], activation=ACTIVATIONS[form.activation], alpha=1.0, beta=0.0,
+        bias_type=OUTPUTS[form.bias_type], activation=number(form.activation), alpha=1.0, beta=0.0,
         next=pdl.gemv(choice, sms),
     )  # fmt: skip
 
@@ -69,7 +69,9 @@ class GemvLaunch:
         template, shared = Arguments(params(choice, gpu.sms)), choice.kernel.shared_bytes
         self._function = Function(gpu, function, template, choice.grid, THREADS, shared)
 
-    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+    def run(
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
+    ) -> None:
         """Launch the kernel on ``stream``; operands are addresses."""
         function = self._function
         slot = function.take()

@@ -259,7 +259,7 @@ class Launch:
         assert a_word is not None
         assert b_word is not None
 
-        def run(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+        def run(a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any) -> None:
             try:
                 slot = free.pop()  # one for each thread between here and the launch
             except IndexError:
@@ -282,11 +282,13 @@ class Launch:
             free.append(slot)
             if status:
                 # The context of this thread is not the device's: the slow path sets it.
-                slow_path(*((b, a) if swapped else (a, b)), out, c, bias, alpha, beta, stream)
+                slow_path(*((b, a) if swapped else (a, b)), out, alpha, beta, stream)
 
         return run
 
-    def _run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+    def _run(
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
+    ) -> None:
         lowering, gemm = self._choice.lowering, self.gemm
         slot = gemm.take()
         if lowering.k_is_zero:

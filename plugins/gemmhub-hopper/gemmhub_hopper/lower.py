@@ -19,7 +19,7 @@ from gemmhub.capability import Refusal
 from gemmhub.lowering import SINGLE, BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_hopper import complex_operands, f16_planes
-from gemmhub_hopper.config import ACTIVATIONS, BF16X3, OUTPUTS, Form, form_of, letters
+from gemmhub_hopper.config import BF16X3, OUTPUTS, Form, form_of, letters
 from gemmhub_hopper.operands import (
     FEWEST_SHIFTED,
     TMA_ALIGNMENT,
@@ -283,8 +283,6 @@ def check_types(problem: GemmProblem) -> Refusal | None:
         return Refusal(f"there is no kernel for a result of {out}", f"give out_dtype= one of {', '.join(OUTPUTS)}")
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
         return Refusal(f"c is {problem.c.dtype}, the result {out}", f"convert c to {out}")
-    if problem.activation not in ACTIVATIONS:
-        return Refusal(f"the kernels have no activation {problem.activation}", "apply it to the product afterwards")
     if problem.bias is not None and name_of(problem.bias.dtype) not in OUTPUTS:
         return Refusal(f"the bias is {problem.bias.dtype}", f"convert it to one of {', '.join(OUTPUTS)}")
     if problem.bias is not None and problem.bias.stride != 1:

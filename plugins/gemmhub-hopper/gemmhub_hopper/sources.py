@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
+from gemmhub.kit import epilogue_source
 from gemmhub.kit.nvrtc import Source
-from gemmhub_hopper import wgmma
+from gemmhub_hopper import config, wgmma
 from gemmhub_hopper.config import Variant
 from gemmhub_hopper.gemv import GemvKernel
 from gemmhub_hopper.prepass import KINDS
@@ -31,13 +32,16 @@ def name(what: str) -> str:
 
 
 def source(variant: Variant) -> Source:
-    """Return the source of a variant; the header wgmma.cuh is generated for it."""
-    return _source(
-        name(variant.shape.name),
-        "gemm_kernel.cu",
-        {**{name: text for name, text in _files().items() if name not in _OTHERS}, "wgmma.cuh": wgmma.header(variant)},
-        variant.macros,
-    )
+    """Return the source of a variant; the headers wgmma.cuh and activations.cuh are generated."""
+    files = {name: text for name, text in _files().items() if name not in _OTHERS}
+    files |= {"wgmma.cuh": wgmma.header(variant), **activations()}
+    return _source(name(variant.shape.name), "gemm_kernel.cu", files, variant.macros)
+
+
+def activations() -> dict[str, str]:
+    """Return the header of the activations: its name and its text."""
+    count = f"constexpr int kNumActivations = {len(config.ACTIVATIONS)};\n"
+    return {"activations.cuh": epilogue_source.source(config.ACTIVATIONS) + count}
 
 
 def prepass(kind: str) -> Source:
@@ -55,7 +59,7 @@ def f16_prepass() -> Source:
 
 def gemv(kernel: GemvKernel) -> Source:
     """Return the source of a kernel for vectors."""
-    files = {name: _files()[name] for name in _GEMV_FILES}
+    files = {name: _files()[name] for name in _GEMV_FILES} | activations()
     return _source(name(kernel.name), "gemv_kernel.cu", files, kernel.macros)
 
 

@@ -112,17 +112,19 @@ class Staged:
                 p.d_ld, p.d_batch, p.pairs = ld, batch, pairs
         return p
 
-    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+    def run(
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
+    ) -> None:
         """Launch all K passes on ``stream``; operands are addresses."""
         stream = stream or 0
         first, second = (b, a) if self._choice.lowering.swapped else (a, b)
         with self._gpu, self._workspace.lease(stream, self._passes.nbytes, self._limit) as lease:
             for i in range(self._passes.count):
-                self.launch_pass(i, lease.address, first, second, out, c, bias, alpha, beta, stream)
+                self.launch_pass(i, lease.address, first, second, out, alpha, beta, stream, c, bias)
 
     def launch_pass(
-        self, i: int, scratch: int, first: Any, second: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any,
-        stream: int,
+        self, i: int, scratch: int, first: Any, second: Any, out: Any, alpha: Any, beta: Any, stream: int, c: Any,
+        bias: Any,
     ) -> None:  # fmt: skip
         """Launch pass ``i`` of the kernel's a and b, ``first`` and ``second``, with the workspace at ``scratch``."""
         passes = self._passes

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
+import tempfile
 from ctypes import c_int, c_uint, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import ClassVar
 
 import gemmhub_hopper
 import numpy as np
+from gemmhub_hopper import sources
 
 from gemmhub.testing.fake_cuda import H200, INVALID_CONTEXT
 from gemmhub.testing.fake_kernels import FakeKernels
@@ -23,7 +26,17 @@ MAP = (
 )  # fmt: skip
 """The arguments of cuTensorMapEncodeTiled."""
 
-KERNELS = HostKernels(Path(gemmhub_hopper.__file__).parent / "kernels", Path(__file__).parent / "emulator")
+
+def _host_kernels(folder):
+    """The kernels and the header of their activations, copied to ``folder``, for the host."""
+    shutil.copytree(Path(gemmhub_hopper.__file__).parent / "kernels", folder, dirs_exist_ok=True)
+    for name, text in sources.activations().items():
+        (Path(folder) / name).write_text(text)
+    return HostKernels(Path(folder), Path(__file__).parent / "emulator")
+
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="gemmhub-hopper-kernels-")
+KERNELS = _host_kernels(_FOLDER.name)
 CHANGES: tuple[tuple[str, str, str], ...] = ()
 """Of the kernels' files; see fakes.mutated."""
 

@@ -44,8 +44,9 @@ class Run:
         """Return the result; assert that nothing outside it was written."""
         p = self.product
         self.out[:] = 0xFF
-        c, bias = (None if x is None else address(x) for x in (self.c, self.bias))
-        self.launch.run(address(self.a), address(self.b), address(self.out) + self.offset, c, bias, p.alpha, p.beta, 0)
+        others = {name: address(x) for name, x in (("c", self.c), ("bias", self.bias)) if x is not None}
+        out = address(self.out) + self.offset
+        self.launch.run(address(self.a), address(self.b), out, p.alpha, p.beta, 0, **others)
         assert (self.out[: self.offset] == 0xFF).all()
         assert (self.out[self.offset + self.nbytes :] == 0xFF).all()
         data = self.out[self.offset : self.offset + self.nbytes].copy()

@@ -54,7 +54,7 @@ class Call:
 
     def run(self, call, stream=0):
         self.out[:] = 0xFF
-        call(*(x.ctypes.data for x in (*self.buffers, self.out)), None, None, 1, 0, stream)
+        call(*(x.ctypes.data for x in (*self.buffers, self.out)), 1, 0, stream)
 
     @property
     def right(self):
@@ -392,7 +392,7 @@ def test_k_passes_too_short_for_a_cluster_that_shares_k(backend):
 def test_nothing_to_do(backend):
     empty = problem(0, 64, 64)
     assert backend.offer(empty).names == ("nothing",)
-    backend.prepare(empty, "nothing", LIMIT).run(0, 0, 0, None, None, 1, 0, 0)
+    backend.prepare(empty, "nothing", LIMIT).run(0, 0, 0, 1, 0, 0)
 
 
 def test_refusals(backend):

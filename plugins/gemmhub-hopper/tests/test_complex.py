@@ -46,7 +46,7 @@ def multiply(a, b, orders=("row", "row", "row"), swapped=False, limit=2**30, hom
     out = memory.empty(nbytes + 256)
     out[:] = 0xFF
     home.cuda.complaints.clear()
-    launch.run(*map(address, buffers), address(out), None, None, 1, 0, 0)
+    launch.run(*map(address, buffers), address(out), 1, 0, 0)
     assert home.cuda.complaints == []
     assert (out[nbytes:] == 0xFF).all()
     return loaded(out[:nbytes], C64, batch, m, n, orders[2])

@@ -95,11 +95,10 @@ def run(backend, product, seed=0, values=None):
     offset = product.offset * dtype.itemsize
     out = torch.full((size + offset,), 0xFF, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
-    product.launch(backend).run(
-        a.data_ptr(), b.data_ptr(), out.data_ptr() + offset, None if c is None else c.data_ptr(),
-        None if bias is None else bias.data_ptr(), product.alpha, product.beta,
-        torch.cuda.current_stream().cuda_stream,
-    )  # fmt: skip
+    others = {name: x.data_ptr() for name, x in (("c", c), ("bias", bias)) if x is not None}
+    stream = torch.cuda.current_stream().cuda_stream
+    launch = product.launch(backend)
+    launch.run(a.data_ptr(), b.data_ptr(), out.data_ptr() + offset, product.alpha, product.beta, stream, **others)
     torch.cuda.synchronize()
     data = out.cpu().numpy()[offset:]
     result = loaded(data, dtype, product.batch, product.m, product.n, product.d)
@@ -183,9 +182,9 @@ def test_operands_that_float16_planes_do_not_hold(backend, product):
         dtype = product.problem.out.dtype
         out = torch.empty(int(np.prod((*product.batch, product.m, product.n))) * dtype.itemsize, dtype=torch.uint8)
         out = out.fill_(0xFF).cuda()
-        addresses = (None if x is None else x.data_ptr() for x in (c, bias))
+        others = {name: x.data_ptr() for name, x in (("c", c), ("bias", bias)) if x is not None}
         stream = torch.cuda.current_stream().cuda_stream
-        run_again(a.data_ptr(), b.data_ptr(), out.data_ptr(), *addresses, product.alpha, product.beta, stream)
+        run_again(a.data_ptr(), b.data_ptr(), out.data_ptr(), product.alpha, product.beta, stream, **others)
         result = loaded(out.cpu().numpy(), dtype, product.batch, product.m, product.n, product.d)
         assert not product.wrong(result, product.exact(*values)).any()
 
@@ -287,7 +286,7 @@ def test_addresses_change(backend):
         a, b = (torch.randint(-2, 3, (256, 256), device="cuda").bfloat16() for _ in range(2))
         out = torch.empty(256, 256, device="cuda", dtype=torch.bfloat16)
         stream = torch.cuda.current_stream().cuda_stream
-        kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+        kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), 1, 0, stream)
         assert torch.equal(out.double(), (a.double() @ b.double()).bfloat16().double())
 
 
@@ -302,7 +301,7 @@ def test_results_that_do_not_stay_in_l2(backend):
         kernel = backend.prepare(asked, candidate, LIMIT)
         out.fill_(math.nan)
         stream = torch.cuda.current_stream().cuda_stream
-        kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+        kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), 1, 0, stream)
         assert torch.equal(out, exact)
 
 
@@ -324,16 +323,7 @@ def test_equal_orders_have_equal_bits(backend, dtype, size):
         for candidate in offer.candidates:
             if candidate.order is not None:
                 run = backend.prepare(asked, candidate.name, offer.workspace).run
-                run(
-                    x.data_ptr(),
-                    y.data_ptr(),
-                    out.data_ptr(),
-                    None,
-                    None,
-                    1,
-                    0,
-                    torch.cuda.current_stream().cuda_stream,
-                )
+                run(x.data_ptr(), y.data_ptr(), out.data_ptr(), 1, 0, torch.cuda.current_stream().cuda_stream)
                 name, bits = seen.setdefault(candidate.order, (candidate.name, out.clone()))
                 assert torch.equal(bits.view(torch.int32), out.view(torch.int32)), (candidate, name, of_a, of_b)
     assert seen
@@ -373,8 +363,8 @@ def test_products_that_follow_each_other(backend, dtype, m):
         p[0].copy_(identity)
         for i, step in enumerate(steps):
             old, new = i % 2, (i + 1) % 2
-            run_p(step.data_ptr(), p[old].data_ptr(), p[new].data_ptr(), None, None, 1, 0, stream)
-            run_x(x[old].data_ptr(), p[new].data_ptr(), x[new].data_ptr(), None, None, 1, 0, stream)
+            run_p(step.data_ptr(), p[old].data_ptr(), p[new].data_ptr(), 1, 0, stream)
+            run_x(x[old].data_ptr(), p[new].data_ptr(), x[new].data_ptr(), 1, 0, stream)
 
     for turn in range(max(len(by_x), len(by_p))):
         run_x, run_p = by_x[turn % len(by_x)], by_p[turn % len(by_p)]
@@ -469,7 +459,7 @@ def product_of(backend, a, b, limit=LIMIT, name=None):
     names = [name] if name else [x for x in backend.offer(asked).names if fits(lowerings, x, limit)]
     kernel = backend.prepare(asked, names[0], limit)
     stream = torch.cuda.current_stream().cuda_stream
-    kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+    kernel.run(a.data_ptr(), b.data_ptr(), out.data_ptr(), 1, 0, stream)
     return out
 
 
@@ -552,7 +542,7 @@ def test_float32_in_a_graph(backend):
     out, graph = torch.empty(512, 512, device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         stream = torch.cuda.current_stream().cuda_stream
-        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), 1, 0, stream)
     for _ in range(3):
         a.normal_()
         graph.replay()
@@ -569,7 +559,7 @@ def test_packed(backend):
         later = replace(asked, packed_by="hopper", precision=precision)
         out = torch.empty(300, 300, device="cuda")
         run = backend.prepare(later, backend.offer(later).first.name, LIMIT).run
-        run(a.data_ptr(), made, out.data_ptr(), None, None, 1, 0, torch.cuda.current_stream().cuda_stream)
+        run(a.data_ptr(), made, out.data_ptr(), 1, 0, torch.cuda.current_stream().cuda_stream)
         assert float((out.double() - exact).abs().max()) < tolerance
 
 

@@ -378,7 +378,7 @@ def multiply_packed(a, made, b, limit=2**30, name="64x64x12h"):
     left, out = place(HOME, a), place(HOME, np.full((m, n), np.nan, np.float32))
     kept = bytes_at(made.marks, made.nbytes).copy()
     with Watch(HOME, out) as watch:
-        launch.run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
+        launch.run(left.ctypes.data, made, out.ctypes.data, 1, 0, 0)
     assert (bytes_at(made.marks, made.nbytes) == kept).all()
     return out[: 4 * m * n].view(np.float32).reshape(m, n), watch.schemes
 

@@ -190,7 +190,7 @@ def test_packed():
         left, out = place(HOME, a), place(HOME, np.full((72, 44), np.nan, np.float32))
         kept = bytes_at(made.marks, made.nbytes).copy()
         with Watch(HOME, out) as watch:
-            launch.run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
+            launch.run(left.ctypes.data, made, out.ctypes.data, 1, 0, 0)
         assert (bytes_at(made.marks, made.nbytes) == kept).all()
         assert watch.scheme == scheme
         assert ratio(out[: 4 * 72 * 44].view(np.float32).reshape(72, 44), a, b) <= 0.6
@@ -207,7 +207,7 @@ def test_what_there_is_no_kernel_for():
         assert "excludes c" in wrong.refusal
     assert not any(x.form.scheme == BY_ROWS for x in lower.lowerings(problem(31, 640, 64, "float32")))
     with_c = problem(128, 64, 64, "float32")
-    assert not any(x.form.scheme == BY_ROWS for x in lower.lowerings(replace(with_c, c=with_c.out)))
+    assert not any(x.form.scheme == BY_ROWS for x in lower.lowerings(with_c.having(c=with_c.out)))
 
 
 def test_batches_of_small_matrices_are_not_split_by_rows():

@@ -90,7 +90,7 @@ def test_relu_keeps_nan():
     assert not product.wrong(result, run.exact)[[0, 1, 71]].any()
 
 
-@pytest.mark.parametrize("activation", ["gelu", "silu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
 def test_activation_of_extremes(activation):
     """-inf makes 0, +inf stays, NaN stays, large arguments do not overflow on the way."""
     product = Product(SMALL, 8, 72, 8, activation=activation, out="float32")

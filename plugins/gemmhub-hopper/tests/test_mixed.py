@@ -51,7 +51,7 @@ def multiply(a, b, orders=("row", "row", "row"), swapped=False, registers=False,
     out = memory.empty(4 * m * n * int(np.prod(batch)))
     out[:] = 0xFF
     HOME.cuda.complaints.clear()
-    launch.run(*map(address, buffers), address(out), None, None, 1, 0, 0)
+    launch.run(*map(address, buffers), address(out), 1, 0, 0)
     assert HOME.cuda.complaints == []
     return loaded(out, F32, batch, m, n, orders[2])
 

@@ -13,7 +13,7 @@ from functools import cache
 
 import pytest
 from gemmhub_hopper import wgmma
-from gemmhub_hopper.config import Form, Shape, Variant
+from gemmhub_hopper.config import ACTIVATIONS, Form, Shape, Variant
 from gemmhub_hopper.shapes import (
     F16_PLANES_SHAPES,
     F16_REGISTER_SHAPES,
@@ -161,7 +161,7 @@ def drawn(rng):
         addend=rng.choice([None, output, "float32"]),
         bias=rng.choice([None, "m", "n"]),
         bias_type=rng.choice(["float32", "bfloat16"]),
-        activation=rng.choice([None, "relu", "gelu", "silu"]),
+        activation=rng.choice([None, *ACTIVATIONS]),
         registers_a=rng.random() < 0.3,
         split_planes_b=rng.random() < 0.3,
     )

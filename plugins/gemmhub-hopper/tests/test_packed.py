@@ -67,7 +67,7 @@ def multiply(home, backend, a, made, asked, limit=LIMIT):
     asked = replace(asked, packed_by="hopper", b=operand(asked.b.dtype.name, asked.k, asked.n))
     kernel = backend.prepare(asked, backend.offer(asked).first.name, limit)
     left, out = place(home, a), place(home, np.empty((asked.m, asked.n), asked.out.dtype))
-    kernel.run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
+    kernel.run(left.ctypes.data, made, out.ctypes.data, 1, 0, 0)
     nbytes = asked.m * asked.n * asked.out.dtype.itemsize
     return out[:nbytes].view(asked.out.dtype).reshape(asked.m, asked.n)
 
@@ -108,7 +108,7 @@ def test_no_product_writes_to_a_packed_b(home, backend):
         )
         launch = backend.launch(0, Choice(lowering, Shape(64, 64, 2, consumers=1), splits), LIMIT)
         left, out = place(home, a * np.float32(1000)), place(home, np.empty((64, 128), np.float32))
-        launch.run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
+        launch.run(left.ctypes.data, made, out.ctypes.data, 1, 0, 0)
         result = out.view(np.float32).reshape(64, 128)
         assert ratio(result, a * np.float32(1000), b) <= 1
         assert memory(made) == kept

@@ -25,7 +25,7 @@ class Padded(Product):
         out = replace(asked.out, layout=replace(layout, **{name: getattr(layout, name) + self.pad}))
         if not self.offset:
             out = replace(out, alignment=2 * size)
-        return replace(asked, out=out, c=out if self.beta else None)
+        return replace(asked, out=out).having(c=out if self.beta else None)
 
 
 _BESIDE = 300
@@ -45,9 +45,9 @@ class PaddedRun(Run):
         c = self.values[2]
         if c is not None:
             rows[:, :inner] = np.ascontiguousarray(c if p.d == "row" else c.T).view(room.dtype)
-        bias = None if self.bias is None else address(self.bias)
         place = room.ctypes.data + first * room.itemsize
-        self.launch.run(address(self.a), address(self.b), place, place, bias, p.alpha, p.beta, 0)
+        others = ({} if c is None else {"c": place}) | ({} if self.bias is None else {"bias": address(self.bias)})
+        self.launch.run(address(self.a), address(self.b), place, p.alpha, p.beta, 0, **others)
         result = rows[:, :inner].copy().view(self.dtype)
         rows[:, :inner] = -1
         assert (room == -1).all(), "something beside the result was written"
@@ -140,8 +140,8 @@ def test_padding_is_seen():
     launch = run.launch.run
 
     class Careless:
-        def run(self, a, b, out, *more):
-            launch(a, b, out, *more)
+        def run(self, a, b, out, *more, **operands):
+            launch(a, b, out, *more, **operands)
             np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int16 * 1).from_address(out + 18))[:] = 0
 
     run.launch = Careless()

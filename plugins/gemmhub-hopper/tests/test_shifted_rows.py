@@ -150,7 +150,7 @@ def test_a_packed_b():
     assert not lowering.copied
     name = Choice(lowering, SHIFTED_SHAPES[1], 1).name
     run = backend.prepare(replace(asked, packed_by="hopper"), name, 2**30).run
-    run(left.ctypes.data, made, out.ctypes.data, None, None, 1, 0, 0)
+    run(left.ctypes.data, made, out.ctypes.data, 1, 0, 0)
     exact = a.astype(float) @ b.astype(float)
     assert (out.view(bfloat16).reshape(77, 24).astype(float) == exact.astype(bfloat16).astype(float)).all()
 

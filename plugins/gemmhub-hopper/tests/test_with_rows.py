@@ -8,6 +8,7 @@ import pytest
 from fake_cuda import FakeCuda
 from fakes import Home
 from gemmhub_hopper import choose, launch, lower
+from gemmhub_hopper.config import ACTIVATIONS
 from problems import bias, operand, problem
 
 from gemmhub.buckets import end
@@ -31,7 +32,7 @@ def drawn(rng):
     if rng.random() < 0.3:
         more["bias"] = bias(dtype, rng.choice("mn"))
     if rng.random() < 0.3:
-        more["activation"] = rng.choice(["relu", "gelu", "silu"])
+        more["activation"] = rng.choice(ACTIVATIONS)
     if rng.random() < 0.2:
         more["alpha_is_one"] = False
     if rng.random() < 0.2:

@@ -122,6 +122,7 @@ VECTORS = (
     # Epilogues.
     vector(1, 72, 64, alpha=0.5, beta=2, bias="n", activation="relu", out="float32"),
     vector(72, 1, 64, alpha=-1, beta=1, bias="m", activation="gelu", bias_type="bfloat16", dtype="float16"),
+    vector(1, 72, 64, alpha=0.25, bias="n", activation="gelu_tanh", out="float32"),
     vector(1, 72, 64, alpha=2, bias="m", activation="silu", out="float16"),
     vector(1, 72, 64, alpha=0, beta=1),
     # Batches.

@@ -12,7 +12,7 @@
 //     SCALED                 1: alpha is used
 //     ADDEND                 1: beta * c is added; c has the type of d
 //     BIAS, BIAS_TYPE        0 none, 1 an element per row (m), 2 per column (n); its type as OUTPUT's
-//     ACTIVATION             0 none, 1 relu, 2 gelu (tanh form), 3 silu
+//     ACTIVATION             0 none; else a number of activations.cuh, which is generated
 //     SPLIT                  1: split-K
 // and those of its tile: TILE_M, TILE_N, TILE_K (elements), THREADS (of a CTA), and what else the kernel names.
 //

@@ -44,7 +44,7 @@ constexpr bool kHasAddend = GEMM_HAS_ADDEND;  // beta * c is added
 constexpr int kAddendType = GEMM_ADDEND_TYPE;
 constexpr int kBias = GEMM_BIAS;  // 0 none, 1 an element per row (M), 2 an element per column (N)
 constexpr int kBiasType = GEMM_BIAS_TYPE;
-constexpr int kActivation = GEMM_ACTIVATION;     // 0 none, 1 relu, 2 gelu (tanh form), 3 silu
+constexpr int kActivation = GEMM_ACTIVATION;     // 0 none; else a number of activations.cuh
 constexpr u32 kSharedBytes = GEMM_SHARED_BYTES;  // dynamic shared memory of a launch
 
 constexpr u32 kNumMulticast = kClusterM * kClusterN;  // CTAs that multicast to each other

@@ -313,6 +313,15 @@ DEVICE float any_element(int type, const void* base, long long index) {
     return type == 1 ? load_element<1>(base, index) : load_element<2>(base, index);
 }
 
+template <int largest>
+DEVICE float any_activated(int activation, float x) {
+    if constexpr (largest > 0) {
+        if (activation == largest) x = activated<largest>(x);
+        return any_activated<largest - 1>(activation, x);  // one test after another: nested ones take registers
+    }
+    return x;
+}
+
 DEVICE void finish(const GemvParams& p, float value, int matrix, int row, int column) {
     value = p.alpha == 0.0f ? 0.0f : value * p.alpha;  // with alpha 0 the product is ignored, even NaN
     if (p.c) value += p.beta * any_element(p.addend, p.c, matrix * p.c_batch + row * p.c_m + column * p.c_n);
@@ -320,9 +329,7 @@ DEVICE void finish(const GemvParams& p, float value, int matrix, int row, int co
         const long long at = row * static_cast<long long>(p.bias_m) + column * static_cast<long long>(p.bias_n);
         value += any_element(p.bias_type, p.bias, at);
     }
-    if (p.activation == 1) value = activated<1>(value);
-    if (p.activation == 2) value = activated<2>(value);
-    if (p.activation == 3) value = activated<3>(value);
+    value = any_activated<kNumActivations>(p.activation, value);
     const long long at = matrix * p.d_batch + row * p.d_m + column * p.d_n;
     if (p.output == 0) store_element<0>(p.d, at, value);
     if (p.output == 1) store_element<1>(p.d, at, value);

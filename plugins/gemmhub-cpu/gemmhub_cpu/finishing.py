@@ -1,0 +1,32 @@
+"""The epilogue of a tile of sums by NumPy, for engines whose kernels do not have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemmhub.numpy_backend.ending import finish
+from gemmhub.numpy_backend.scratch import Lease
+from gemmhub.problem import GemmProblem
+
+Array = Any
+
+
+def finish_tile(
+    problem: GemmProblem, lease: Lease, tile: Array, target: Array, c: Array | None, bias: Array | None, alpha: Any,
+    beta: Any, rows: slice, cols: slice,
+) -> None:  # fmt: skip
+    """Write ``tile``, the sums of ``rows`` and ``cols`` of one matrix of the result, to ``target`` with the epilogue.
+
+    ``c`` has all rows and columns of the matrix, ``bias`` all its elements. The tile is overwritten.
+    """
+    if tile.dtype == np.int32 and target.dtype != np.int32:
+        tile = tile.astype(target.dtype)  # integers wrap to the result's width before the epilogue
+    if not problem.plain:
+        vector = None
+        if bias is not None and problem.bias is not None:
+            vector = bias[cols] if problem.bias.axis == "n" else bias[rows, np.newaxis]
+        addend = None if c is None else c[rows, cols]
+        finish(lease, tile, addend, vector, alpha, beta, problem.activation)
+    np.copyto(target, tile, casting="unsafe")

@@ -1,0 +1,98 @@
+"""Activations: one more than the kernels have, gates, and the erf form of gelu."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from fakes import FakeMemory, Home, mutated
+from gemmhub_hopper import config, sources
+from gemmhub_hopper.backend import HopperBackend
+from problems import problem
+from products import SMALL, Product
+from runs import Run
+from vectors import Vector, vector
+
+from gemmhub.backend import Offer, answer
+from gemmhub.epilogues import EPILOGUES, Epilogue
+from gemmhub.kit import nvrtc
+from gemmhub.kit.nvrtc import CompilerError
+from gemmhub.testing import Case, check
+
+TANH = Epilogue(
+    name="tanh", summary="tanh(x)", formula=lambda x, f: f.tanh(x), gradient=lambda x, f: 1 - f.tanh(x) ** 2, slope=1.0,
+    evaluation=8.0, expression="tanhf(x)",
+)  # fmt: skip
+
+
+@pytest.fixture
+def home(monkeypatch, tmp_path):
+    """A machine whose plugin takes tanh, which is one more of the epilogues."""
+    before = sources.activations()
+    names = (*config.ACTIVATIONS, "tanh")
+    monkeypatch.setitem(EPILOGUES, "tanh", TANH)
+    monkeypatch.setattr(config, "ACTIVATIONS", names)
+    monkeypatch.setattr(HopperBackend, "takes", {**HopperBackend.takes, "activation": frozenset(names)})
+    ((file, text),) = sources.activations().items()
+    return mutated(monkeypatch, tmp_path, file, (before[file], text))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [Case(40, 24, 40, *["bfloat16"] * 3, bias="n", activation="tanh"), Case(1, 40, 24, activation="tanh")],
+    ids=str,
+)
+def test_an_activation_that_is_added(home, case):
+    """Through matrices, and through vectors, whose kernel has the activation's number at run time."""
+    check(home.backend(), case, FakeMemory(home))
+    assert home.cuda.complaints == []
+
+
+def test_an_activation_that_is_added_compiles(home):
+    try:
+        compiler = nvrtc.load()
+    except CompilerError as error:
+        pytest.skip(str(error))
+    products = Product(SMALL, 72, 72, 72, activation="tanh"), vector(1, 72, 64, activation="tanh")
+    for source in (x for product in products for x in product.sources):
+        made = compiler.compile(source, verbose=True)
+        assert (made.spilled, made.warnings) == (0, [])
+
+
+def test_only_named_activations_are_taken(monkeypatch, request):
+    monkeypatch.setitem(EPILOGUES, "tanh", TANH)
+    asked = problem(activation="tanh")
+    assert "no activation tanh" in answer(Home().backend(), asked).reason
+    assert isinstance(answer(request.getfixturevalue("home").backend(), asked), Offer)
+    for activation in ("swiglu", "swiglu_interleaved", "geglu"):
+        assert f"no activation {activation}" in answer(Home().backend(), problem(activation=activation)).reason
+
+
+@dataclass(frozen=True)
+class Range(Product):
+    """The values of c, of all magnitudes, without a product."""
+
+    def data(self, seed=0):
+        a, b, _, bias = super().data(seed)
+        return 0 * a, 0 * b, np.linspace(-15, 15, self.m * self.n, dtype=np.float32).reshape(self.m, self.n), bias
+
+
+@dataclass(frozen=True)
+class VectorRange(Range, Vector):
+    """The same in a kernel for vectors."""
+
+
+@pytest.mark.parametrize("of_vectors", [False, True])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+def test_everywhere(activation, of_vectors):
+    """A whole range of arguments is within the bound of the functions, and the forms of gelu are told apart."""
+    shared = {"dtype": "bfloat16", "out": "float32", "beta": 1, "activation": activation}
+    product = VectorRange(SMALL, 1, 8192, 8, spread=32, **shared) if of_vectors else Range(SMALL, 64, 128, 8, **shared)
+    run = Run(product)
+    result, x = run(), run.values[2].astype(np.float64)
+    bound = (EPILOGUES[activation].evaluation + 1) * 2.0**-24 * np.abs(x) + 2.0**-126
+    with np.errstate(over="ignore"):
+        errors = {name: np.abs(EPILOGUES[name](x) - result) for name in ("gelu", "gelu_tanh", "silu")}
+    assert (errors[activation] <= bound).all()
+    assert all((errors[name] > bound).any() for name in errors if name != activation)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 from gemmhub_musa.backend import Analysis, MusaBackend, library_order
 
-from gemmhub.backend import Candidate, Kernel, Offer, Run
+from gemmhub.backend import BASIC, Candidate, Kernel, Offer, Run
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas import addend, choose, lower, model, probe
@@ -25,6 +26,7 @@ class MublasBackend(MusaBackend[Machine, Lowered, choose.Candidate]):
     """muBLAS on Moore Threads GPUs."""
 
     name = "mublas"
+    takes: ClassVar = {"c": BASIC["c"], "precision": BASIC["precision"]}
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
         """Tests pass another function that looks at the machine."""

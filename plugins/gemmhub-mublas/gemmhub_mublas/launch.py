@@ -97,7 +97,7 @@ class Gemm:
         tables = (self._pointers, self._zero_pointers)
         return self._lowered.zero_bytes + sum(table.nbytes for table in tables if table is not None)
 
-    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+    def run(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None) -> None:
         """The function of gemmhub's contract. Raises KernelError, MusaError or AllocationError."""
         machine, arguments, pointers = self._machine, self._main, self._pointers
         if self._lowered.swapped:

@@ -95,7 +95,7 @@ class Lowered:
 def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered | Refusal:
     """Return the lowered form of ``problem``, whose result has elements, or a refusal.
 
-    The library adds a bias and applies activations if ``fused``, and takes a batch in one call if ``batched``.
+    It is muBLASLt's if ``fused``, with a bias and an activation, and takes a batch in one call if ``batched``.
     """
     refusal = _options(problem, fused)
     if refusal is not None:
@@ -154,14 +154,6 @@ def _options(problem: GemmProblem, fused: bool) -> Refusal | None:
             f"c is {problem.c.dtype}: the library adds only a c of the result's dtype",
             f"convert c to {problem.out.dtype}",
         )
-    if fused:
-        return None
-    if problem.bias is not None:
-        return Refusal(
-            "muBLAS adds no bias", "pass it as c= (broadcast to the result's shape by a copy), or add it afterwards"
-        )
-    if problem.activation is not None:
-        return Refusal(f"muBLAS has no activation {problem.activation}", "apply it to the product afterwards")
     return None
 
 

@@ -32,7 +32,7 @@ def gemmhub_backends() -> list[BackendDescription]:
         BackendDescription(
             "mublaslt",
             _load_mublaslt,
-            "muBLASLt on Moore Threads GPUs (SDK 4.2 or later): floats, int8, fused bias, relu and gelu",
+            "muBLASLt on Moore Threads GPUs (SDK 4.2 or later): floats, int8, fused bias, relu and gelu_tanh",
             device_kinds=("musa",),
             contract=2,
             variables=("GEMMHUB_MCC",),

@@ -123,9 +123,9 @@ class Proofs(Generic[D, C]):
                 return run
             plain_run = run
 
-            def watched(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+            def watched(*arguments: Any, **operands: Any) -> None:
                 try:
-                    plain_run(a, b, out, c, bias, alpha, beta, stream)
+                    plain_run(*arguments, **operands)
                 except KernelError as error:
                     failures.append(error)
                     raise

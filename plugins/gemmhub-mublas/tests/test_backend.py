@@ -17,7 +17,7 @@ from gemmhub_mublas.probe import Machine
 from gemmhub_musa import runtime
 from gemmhub_musa.testing import Operands, bias, operand, problem, strided
 
-from gemmhub.backend import Offer
+from gemmhub.backend import Offer, answer
 from gemmhub.capability import Device, Ready, Refusal
 from gemmhub.testing.check import honest
 from gemmhub.testing.problems import unsigned_bytes
@@ -44,7 +44,7 @@ def header_codes():
 
 
 def refused(backend, asked):
-    found = backend.offer(asked)
+    found = answer(backend, asked)
     assert isinstance(found, Refusal)
     honest(found, "offer()")
     return f"{found.reason}; {found.remedy}"
@@ -113,7 +113,7 @@ def test_uneven_batches(backend):
 
 
 @pytest.mark.parametrize(("asked", "words"), [
-    (problem(bias=bias()), "pass it as c="), (problem(activation="relu"), "no activation relu; apply it"),
+    (problem(bias=bias()), "does not take a bias"), (problem(activation="relu"), "no activation relu; apply it"),
     (problem(dtype="float16", out="bfloat16"), "give out_dtype= one of float16, float32"),
     (problem(dtype="int32"), "no product of int32"), (problem(2**31), "allows 2147483647"),
     (problem(index=7), "on musa:7"), (replace(problem(), device=Device("cuda")), "on cuda:0"),
@@ -124,7 +124,7 @@ def test_refusals(backend, asked, words):
 
 
 def test_preparing_what_is_refused(backend):
-    assert "adds no bias" in backend.prepare(problem(bias=bias()), "sgemm", LIMIT).reason
+    assert "c is float64" in backend.prepare(problem(c=operand("float64", 16, 16)), "sgemm", LIMIT).reason
     assert "no candidate 'dgemm' here; allowed: sgemm, ex" in backend.prepare(problem(), "dgemm", LIMIT).reason
     no = backend.prepare(problem(k=0), "sgemm", 10)
     assert "mublas's sgemm needs" in no.reason
@@ -137,7 +137,7 @@ def test_nothing_to_do(backend):
     assert isinstance(backend.offer(asked), Offer)
     assert list(backend.offer(asked).names) == ["nothing"]
     kernel = backend.prepare(asked, "nothing", 0)
-    kernel.run(0, 0, 0, None, None, 1, 0, 0)
+    kernel.run(0, 0, 0, 1, 0, 0)
     assert kernel.workspace_bytes == 0
 
 

@@ -346,7 +346,7 @@ def test_operands_that_are_not_on_the_device(backend, sim):
     run, operands = prepared(backend, asked), Operands(asked)
     host = np.zeros((16, 16), np.float32)
     with pytest.raises(KernelError, match="MUBLAS_STATUS_INVALID"):
-        run(host.ctypes.data, operands.b[3], operands.out[3], None, None, 1, 0, 0)
+        run(host.ctypes.data, operands.b[3], operands.out[3], 1, 0, 0)
 
 
 def test_kernels_outlive_what_made_them():

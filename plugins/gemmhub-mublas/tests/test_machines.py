@@ -82,6 +82,30 @@ def test_conformance_of_mublaslt_on_a_newer_sdk_and_card(homes):
     assert "fused: bias, gelu, gelu_bias, relu, relu_bias" in found["features"]
 
 
+def test_a_library_whose_gelu_is_by_erf_is_refused(homes):
+    """A proof distinguishes the formulas: in the second backend the reference is by erf, the library's is by tanh."""
+    code = """
+import json
+from gemmhub.capability import Refusal
+from gemmhub.epilogues import EPILOGUES
+from gemmhub_mublas.lt.backend import MublasLtBackend
+from gemmhub_musa.testing import problem
+found = []
+for activation in ("gelu_tanh", "gelu"):
+    EPILOGUES["gelu_tanh"] = EPILOGUES[activation]
+    backend = MublasLtBackend()
+    backend.probe()
+    for dtype in ("float32", "float16"):
+        answer = backend.offer(problem(dtype=dtype, out="float32", activation="gelu_tanh"))
+        found.append(answer.reason if isinstance(answer, Refusal) else "")
+print(json.dumps(found))
+"""
+    *right, single, half = child(["-c", code], homes("5.1"))
+    assert right == ["", ""]
+    assert "is wrong" in single
+    assert "is wrong" in half
+
+
 def test_sdk_3_has_no_mublaslt(homes):
     reason, remedy = says(MUBLASLT, homes("3.1"))
     assert "there is no libmublasLt.so here" in reason

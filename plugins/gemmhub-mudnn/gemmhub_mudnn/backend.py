@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 from gemmhub_musa.backend import Analysis, MusaBackend
 
-from gemmhub.backend import Candidate, Kernel, Offer
+from gemmhub.backend import BASIC, Candidate, Kernel, Offer
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.problem import GemmProblem
 from gemmhub_mudnn import library as glue
@@ -25,6 +26,7 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered, None]):
     """muDNN on Moore Threads GPUs."""
 
     name = "mudnn"
+    takes: ClassVar = {"c": BASIC["c"], "bias": BASIC["bias"], "precision": BASIC["precision"]}
 
     def __init__(self, look: Callable[[], probe.Machine | Absent] = probe.look) -> None:
         """Tests pass another function that looks at the machine."""

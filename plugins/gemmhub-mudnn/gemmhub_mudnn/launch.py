@@ -31,7 +31,9 @@ class Gemm:
                 engine.workspace.reserve(most, self._limit)
             self._zeros = engine.workspace.zeros(lowered.zero_bytes)
 
-    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+    def run(
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
+    ) -> None:
         """See :class:`gemmhub.backend.Run`."""
         lowered = self._lowered
         product = lowered.main is not None and not (alpha == 0 and lowered.zero is not None)

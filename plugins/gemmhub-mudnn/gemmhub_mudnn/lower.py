@@ -152,7 +152,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
 
 
 def check(problem: GemmProblem) -> Refusal | None:
-    """Return a refusal for dtypes and epilogues that the library does not have."""
+    """Return a refusal for dtypes, an addend or a bias that the library does not have."""
     a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
     if a not in DTYPES or b not in DTYPES:
         given = a if a not in DTYPES else b
@@ -167,8 +167,6 @@ def check(problem: GemmProblem) -> Refusal | None:
         )
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
         return Refusal(f"c is {problem.c.dtype}: muDNN adds only a c of the result's dtype", f"convert c to {out}")
-    if problem.activation is not None:
-        return Refusal(f"{problem.activation} is not fused into muDNN's products here", "apply it to the product")
     if problem.bias is not None:
         if problem.bias.dtype != problem.out.dtype:
             return Refusal(f"the bias is {problem.bias.dtype}: muDNN adds {out} here", f"convert the bias to {out}")

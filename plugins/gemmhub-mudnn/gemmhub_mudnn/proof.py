@@ -153,10 +153,9 @@ def _compare(engine: Engine, kind: Kind, stack: ExitStack) -> Refusal | None:
     # An addend in memory of its own, then one in the result's.
     for addend in (c, d) if kind.addend else (None,):
         d.reset(c.values if addend is d else np.nan)
-        gemm.run(
-            a.address, b.address, d.address, addend and addend.address, bias.address if kind.bias else None,
-            alpha, beta, 0,
-        )  # fmt: skip
+        others = {"c": addend.address} if addend else {}
+        others |= {"bias": bias.address} if kind.bias else {}
+        gemm.run(a.address, b.address, d.address, alpha, beta, 0, **others)
         engine.runtime.synchronize()
         refusal = _verdict(kind, right, *d.read())
         if refusal is not None:

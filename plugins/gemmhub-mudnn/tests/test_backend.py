@@ -15,7 +15,7 @@ from gemmhub_musa.testing import problem as musa_problem
 from problems import problem
 
 from conftest import GENERATION
-from gemmhub.backend import Kernel, Offer
+from gemmhub.backend import Kernel, Offer, answer
 from gemmhub.capability import Device, Ready, Refusal
 from gemmhub.errors import AllocationError, KernelError
 from gemmhub.testing.cases import Case
@@ -103,7 +103,13 @@ def test_descriptions_of_kernels(backend):
     assert kernel.description == "muDNN MatMul, no TF32"
     assert kernel.workspace_bytes > 0
     nothing = backend.prepare(problem(0, 3, 5), "nothing", LIMIT)
-    nothing.run(0, 0, 0, None, None, 1, 0, 0)
+    nothing.run(0, 0, 0, 1, 0, 0)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_activations_are_refused(backend, activation):
+    """muDNN's are operations of their own, on a result that is rounded before."""
+    assert answer(backend, problem(activation=activation)).reason == f"it has no activation {activation}"
 
 
 def test_what_prepare_refuses(backend):
@@ -168,7 +174,7 @@ def test_streams_do_not_share_a_workspace(backend):
     second = Operands(Case(m=33, n=65, k=70, seed=9), MusaMemory())
     second.fill(9)
     for each in (first, second):
-        kernel.run(each.a.array, each.b.array, each.out.array, None, None, 1, 0, each.memory.stream)
+        kernel.run(each.a.array, each.b.array, each.out.array, 1, 0, each.memory.stream)
     for each in (second, first):
         each.memory.synchronize()
         assert right(each)

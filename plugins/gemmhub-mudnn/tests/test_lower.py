@@ -125,7 +125,7 @@ def test_too_many_launches_are_refused():
 
 def test_a_shared_addend_is_a_launch_each():
     p = problem(2, 3, 5, batch=(4,))
-    found = lowered(replace(p, c=operand("float32", 2, 3, batch=(4,), batch_strides=(0,))))
+    found = lowered(p.having(c=operand("float32", 2, 3, batch=(4,), batch_strides=(0,))))
     assert len(found.offsets) == 4
     assert {c for _, _, c, _ in found.offsets} == {0}
 
@@ -152,9 +152,7 @@ def test_what_is_refused():
     assert "the result is bfloat16: muDNN's product of float16 is float16 or float32" in refusal(
         replace(problem(dtype="float16"), out=operand("bfloat16", 16, 24))
     )
-    assert "c is float32" in refusal(replace(problem(dtype="float16"), c=operand("float32", 16, 24)))
-    assert "relu" in refusal(problem(activation="relu"))
-    assert "tanh" in refusal(problem(activation="tanh"))
+    assert "c is float32" in refusal(problem(dtype="float16", c=operand("float32", 16, 24)))
     assert "bias is float32" in refusal(problem(dtype="float16", bias=bias()))
     assert "stride of 2" in refusal(problem(bias=bias(stride=2)))
     assert "2**31" in refusal(problem(m=2, n=3, k=2**31))
@@ -162,7 +160,7 @@ def test_what_is_refused():
 
 
 def test_halves_may_become_singles():
-    made = form(replace(problem(dtype="float16"), out=operand("float32", 16, 24), bias=bias()))
+    made = form(replace(problem(dtype="float16", bias=bias()), out=operand("float32", 16, 24)))
     assert (made.dtype, made.result, made.tensor_math) == ("float16", "float32", True)
 
 

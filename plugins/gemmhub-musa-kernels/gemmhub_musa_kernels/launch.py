@@ -12,11 +12,12 @@ from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
 from gemmhub_musa_kernels import choose, copies
 from gemmhub_musa_kernels.choose import Candidate
-from gemmhub_musa_kernels.library import NAME, TRANSPOSE, Library
+from gemmhub_musa_kernels.library import NAME, Library
 from gemmhub_musa_kernels.lower import Gemm, pitch
 from gemmhub_musa_kernels.packed import PackedMatrix
 from gemmhub_musa_kernels.parameters import Parameters, copied, parameters
 from gemmhub_musa_kernels.probe import Machine
+from gemmhub_musa_kernels.source import TRANSPOSE
 
 _LINE = 256
 
@@ -68,7 +69,9 @@ class Product:
             library.configure(*self._deep)
             self._workspace.reserve(self.workspace_bytes, copies.MOST_BYTES)
 
-    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+    def run(
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
+    ) -> None:
         if isinstance(b, PackedMatrix):
             b = b.address
         first, second = (b, a) if self._gemm.swapped else (a, b)

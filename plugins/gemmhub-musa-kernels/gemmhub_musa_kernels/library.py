@@ -14,13 +14,12 @@ from gemmhub_musa.sdk import Sdk
 from gemmhub.capability import Refusal
 from gemmhub.errors import KernelError
 from gemmhub.kit import locks
+from gemmhub_musa_kernels import source
+from gemmhub_musa_kernels.choose import PIPELINED
 from gemmhub_musa_kernels.parameters import Parameters
+from gemmhub_musa_kernels.source import TRANSPOSE
 
 NAME = "musa-kernels"
-KERNELS = Path(__file__).parent / "kernels"
-HEADER = KERNELS / "gemm.h"
-PIPELINED, TRANSPOSE = "pipelined", "transpose"
-"""Files whose functions take other arguments than the other files'."""
 
 
 class Library:
@@ -101,8 +100,8 @@ class Libraries:
     def build(self, file: str, arch: str, defines: tuple[str, ...]) -> Path | Refusal:
         """Return the file of a library, compiled where the cache has none. Nothing is loaded."""
         return compile_mu(
-            KERNELS / f"{file}.mu", self._sdk, arch, name=f"gemm_{file}_{arch}", flags=defines, include=(KERNELS,),
-            depends=(HEADER,),
+            source.text(file), self._sdk, arch, name=f"gemm_{file}_{arch}", flags=defines, include=(source.KERNELS,),
+            depends=(source.HEADER,),
         )  # fmt: skip
 
     def _load(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:

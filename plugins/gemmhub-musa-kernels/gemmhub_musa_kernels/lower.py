@@ -17,8 +17,6 @@ from gemmhub.problem import GemmProblem, Operand
 OPERANDS = ("float16", "bfloat16")
 RESULTS = ("float16", "bfloat16", "float32")
 """Dtypes of the operands, which are equal, and of the result, c and bias."""
-ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
-"""``enum Activation`` of kernels/gemm.h."""
 BATCH_DIMS = 4
 _LINE = 128
 """Bytes of a memory transaction."""
@@ -145,8 +143,6 @@ def _unfit(problem: GemmProblem) -> Refusal | None:
             f"not {a} by {b} to {out}",
             "convert the operands (.astype), or use another backend",
         )
-    if problem.activation not in ACTIVATIONS:
-        return Refusal(f"the kernels have no activation {problem.activation}", "apply it to the product afterwards")
     added = [(name, x.dtype) for name, x in (("c", problem.c), ("bias", problem.bias)) if x is not None]
     for name, dtype in added:
         if dtype.name not in RESULTS:

@@ -11,7 +11,7 @@ from gemmhub_musa import first_run, runtime, testing
 from gemmhub_musa.sdk import Sdk
 from gemmhub_musa_kernels.choose import defines
 from gemmhub_musa_kernels.launch import Product
-from gemmhub_musa_kernels.library import KERNELS, Libraries, Library
+from gemmhub_musa_kernels.library import Libraries, Library
 from gemmhub_musa_kernels.lower import lowered
 
 from gemmhub.capability import Refusal
@@ -88,10 +88,9 @@ def stored(x, order):
 class Bench:
     """Kernels by hand: compiled from any source, run on small whole numbers, compared with numpy."""
 
-    def __init__(self, sim, sdk, arch="mp_22", sources=KERNELS):
+    def __init__(self, sim, sdk, arch="mp_22"):
         self.sim, self.arch, self.runtime = sim, arch, sim.runtime
         self.libraries = Libraries(sdk, sim.runtime)
-        self.sources = sources
 
     def library(self, file, flags=()) -> Library:
         found = self.libraries.get(file, self.arch, tuple(flags))
@@ -128,7 +127,7 @@ class Bench:
         out = np.full_like(stored(expected, asked.out.layout.order), np.nan)
         places = [self.put(x) for x in (stored(a, asked.a.layout.order), stored(b, asked.b.layout.order), out)]
         try:
-            run(*places, None, None, 1, 0, 0)
+            run(*places, 1, 0, 0)
             self.runtime.synchronize()
             got = self.get(places[2], out)
         except Exception:  # MusaError or KernelError

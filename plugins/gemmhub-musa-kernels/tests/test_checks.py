@@ -10,8 +10,9 @@ from gemmhub_musa.compile import compile_mu
 from gemmhub_musa.guard import Cleared
 from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, USUAL, WMMA, Candidate, Tile, defines
 from gemmhub_musa_kernels.launch import Product
-from gemmhub_musa_kernels.library import KERNELS, Library
+from gemmhub_musa_kernels.library import Library
 from gemmhub_musa_kernels.lower import lowered
+from gemmhub_musa_kernels.source import KERNELS, text
 from simulator import Bench, problem
 
 from gemmhub.capability import Refusal
@@ -50,11 +51,11 @@ KERNELS_WITH_BARRIERS = (PIPELINED, WMMA, "transpose")
 
 def mutable(name):
     """The kernel's source with each synchronisation under a condition: one compilation serves all mutants."""
-    text = (KERNELS / f"{name}.mu").read_text()
-    places = [match[2] for match in SYNCHRONISATION.finditer(text)]
+    kernel = text(name)
+    places = [match[2] for match in SYNCHRONISATION.finditer(kernel)]
     numbers = iter(range(len(places)))
-    changed = SYNCHRONISATION.sub(lambda match: f"{match[1]}if (mutant != {next(numbers)}) {match[2]}", text)
-    return 'extern "C" { int mutant = -1; }\n#line 1\n' + changed, places
+    changed = SYNCHRONISATION.sub(lambda match: f"{match[1]}if (mutant != {next(numbers)}) {match[2]}", kernel)
+    return 'extern "C" { int mutant = -1; }\n' + changed, places
 
 
 def compiled(name, sdk, tile):

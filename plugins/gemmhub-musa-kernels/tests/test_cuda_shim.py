@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from gemmhub_musa.compile import compile_mu
 from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, SMALL, WARP, WMMA, Candidate, defines
-from gemmhub_musa_kernels.library import KERNELS, TRANSPOSE
+from gemmhub_musa_kernels.source import KERNELS, TRANSPOSE, text
 from simulator import sdk_of
 
 from conftest import INSTALLED, SDK
@@ -41,8 +41,8 @@ def cuda_sdk():
 def test_every_kernel_becomes_a_library(cuda_sdk, kernel, arch, operand, result):
     way = Candidate(kernel, SMALL[WARP[arch]] if kernel == PIPELINED else None)
     flags = () if kernel == TRANSPOSE else defines(way, arch, as_dtype(operand), as_dtype(result))
-    built = compile_mu(KERNELS / f"{kernel}.mu", cuda_sdk, arch, name=f"cuda_{kernel}", flags=flags, include=(KERNELS,))
+    built = compile_mu(text(kernel), cuda_sdk, arch, name=f"cuda_{kernel}", flags=flags, include=(KERNELS,))
     assert not isinstance(built, Refusal), built.traceback
-    text = subprocess.run(["nm", "-D", "--defined-only", built], capture_output=True, text=True, check=True).stdout
-    launchers = set(re.findall(r'extern "C" int (\w+)', (KERNELS / f"{kernel}.mu").read_text()))
-    assert set(re.findall(r" T (\w+)", text)) >= launchers
+    names = subprocess.run(["nm", "-D", "--defined-only", built], capture_output=True, text=True, check=True).stdout
+    launchers = set(re.findall(r'extern "C" int (\w+)', text(kernel)))
+    assert set(re.findall(r" T (\w+)", names)) >= launchers

@@ -19,8 +19,9 @@ from gemmhub_musa.guard import Cleared
 from gemmhub_musa.runtime import TO_DEVICE, MusaError
 from gemmhub_musa_kernels.choose import PIPELINED, Candidate, Tile, defines
 from gemmhub_musa_kernels.launch import Product
-from gemmhub_musa_kernels.library import HEADER, KERNELS, Library
+from gemmhub_musa_kernels.library import Library
 from gemmhub_musa_kernels.lower import lowered
+from gemmhub_musa_kernels.source import HEADER, text
 from simulator import Bench, problem, stored, whole
 
 from gemmhub.capability import Device, Refusal
@@ -49,7 +50,7 @@ class Draft:
     def run_for(self, m, n, k):
         """Run the draft with the signature of a kernel's ``run``."""
 
-        def run(a, b, out, c, bias, alpha, beta, stream):
+        def run(a, b, out, alpha, beta, stream):
             self.call(a, b, out, m, n, k)
 
         return run
@@ -168,7 +169,7 @@ class Matrices:
         self.place_out = bench.put(self.out)
 
     def right(self, call, b, *, stream=0):
-        call(self.place_a, self.place_b, self.place_out, None, None, 1, 0, stream)
+        call(self.place_a, self.place_b, self.place_out, 1, 0, stream)
         self.bench.runtime.synchronize()
         return self.is_product(b)
 
@@ -234,7 +235,7 @@ def test_12_a_launch_that_fails(matrices, draft, sim, ours):
     sim.inject("musaLaunchKernel")
     assert not matrices.right(of_draft, matrices.b)  # and no error was reported
     with pytest.raises(KernelError, match="musaErrorLaunchOutOfResources"):
-        ours(matrices.place_a, matrices.place_b, matrices.place_out, None, None, 1, 0, 0)
+        ours(matrices.place_a, matrices.place_b, matrices.place_out, 1, 0, 0)
     assert matrices.bench.runtime.clear_error() == ""
     sim.inject("")
     assert matrices.right(ours, matrices.b)
@@ -257,7 +258,7 @@ def test_13_the_callers_stream(matrices, draft, sim, ours):
         runtime.memset(matrices.place_b, 0, nbytes)
         runtime.synchronize()
         runtime.memcpy_async(matrices.place_b, new, nbytes, 3, stream.value)
-        call(matrices.place_a, matrices.place_b, matrices.place_out, None, None, 1, 0, stream.value)
+        call(matrices.place_a, matrices.place_b, matrices.place_out, 1, 0, stream.value)
         # Work runs late: what is waited for first runs first, as far as the order of streams allows.
         assert sim.rt.musaStreamSynchronize(None) == 0
         runtime.synchronize()
@@ -312,10 +313,10 @@ def test_15_an_array_that_is_less_aligned_than_it_is_read(sim, checking_sdk, tmp
     """A compiler may put an array of halves at any even address: here it is made to."""
     sim.set(LOCKSTEP=1)
     bench = Bench(sim, checking_sdk)
-    text = DRAFT.read_text()
+    draft_text = DRAFT.read_text()
     shifted = "struct { half before, values[8]; } moved; half (&rounded)[8] = moved.values;"
-    assert text.count("half rounded[8];") == 1
-    made = Draft(sim, checking_sdk, tmp_path, source=text.replace("half rounded[8];", f"__align__(16) {shifted}"))
+    assert draft_text.count("half rounded[8];") == 1
+    made = Draft(sim, checking_sdk, tmp_path, source=draft_text.replace("half rounded[8];", f"__align__(16) {shifted}"))
     assert wrong_of_draft(bench, made, 128, 128, 64) == FAULT
     assert {x.kind for x in sim.findings()} == {"misaligned access"}
     sim.rt.musaSimClear()
@@ -329,7 +330,7 @@ def test_15_an_array_that_is_less_aligned_than_it_is_read(sim, checking_sdk, tmp
     (tmp_path / "gemm.h").write_text(ours)
     asked = columns(128, 128, 64)
     built = compile_mu(
-        (KERNELS / "pipelined.mu").read_text(), checking_sdk, "mp_22", name="shifted", include=(tmp_path,),
+        text(PIPELINED), checking_sdk, "mp_22", name="shifted", include=(tmp_path,),
         flags=defines(OURS, "mp_22", asked.a.dtype, asked.out.dtype), depends=(tmp_path / "gemm.h",),
     )  # fmt: skip
     assert not isinstance(built, Refusal), built.traceback

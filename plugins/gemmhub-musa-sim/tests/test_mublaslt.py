@@ -250,9 +250,9 @@ def test_bias_is_per_row_and_checked(lt):
 def test_activations(full):
     bias = np.linspace(-3, 3, 6).astype(f32)
     address = full.runtime.upload(bias)
-    gelu = lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))  # noqa: E731
+    gelu_tanh = lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))  # noqa: E731
     relu = lambda x: np.maximum(x, 0)  # noqa: E731
-    for epilogue, function in (("RELU", relu), ("GELU", gelu), ("RELU_BIAS", relu), ("GELU_BIAS", gelu)):
+    for epilogue, function in (("RELU", relu), ("GELU", gelu_tanh), ("RELU_BIAS", relu), ("GELU_BIAS", gelu_tanh)):
         added = bias[:, None] if "BIAS" in epilogue else 0
         example = Example(full, f32, f32, epilogue=epilogue, bias=address)
         assert example.run() == "SUCCESS"

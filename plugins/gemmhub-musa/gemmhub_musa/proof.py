@@ -44,9 +44,10 @@ def everything(
         return Operand(like.dtype, MatrixLayout(rows, cols, row, col, batch, steps), alignment)
 
     out = operand(problem.out, m, n, "row")
+    bias = replace(problem.bias, axis="n", stride=1) if problem.bias else None
     return replace(
-        problem, m=m, n=n, k=k, batch=batch, a=operand(problem.a, m, k, order_a), b=operand(problem.b, k, n, order_b),
-        out=out, c=out, bias=replace(problem.bias, axis="n", stride=1) if problem.bias else None, packed_by=None,
+        problem.having(c=out, bias=bias), m=m, n=n, k=k, batch=batch, a=operand(problem.a, m, k, order_a),
+        b=operand(problem.b, k, n, order_b), out=out, packed_by=None,
     )  # fmt: skip
 
 
@@ -83,17 +84,21 @@ def compare(
         _Image(x, _drawn(rng, x.dtype, (*problem.batch, x.layout.rows, x.layout.cols), exact))
         for x in (problem.a, problem.b, problem.out)
     )
-    bias = _drawn(rng, problem.bias.dtype, (problem.n,), True) if problem.bias else None
+    others = {"bias": _drawn(rng, problem.bias.dtype, (problem.n,), True)} if problem.bias else {}
+    if problem.activation is not None:
+        # The addend brings every element to where functions differ most: a GELU by erf from one by tanh around -2.7.
+        product = alpha * (a.values.astype(np.float64) @ b.values.astype(np.float64)) + others.get("bias", 0)
+        out.values[...] = (rng.uniform(-4, 1, product.shape) - product) / BETA
     before, addend = out.data.copy(), out.values.copy()
     expected = accuracy.reference(
-        a.values, b.values, model=accuracy.problem_model(problem), alpha=alpha, beta=BETA, c=addend, bias=bias,
-        activation=problem.activation, out_dtype=problem.out.dtype,
+        a.values, b.values, model=accuracy.problem_model(problem), alpha=alpha, beta=BETA, c=addend,
+        activation=problem.activation, out_dtype=problem.out.dtype, **others,
     )  # fmt: skip
     if alpha == 0:
         a.data[...] = 0xFF
         b.data[...] = 0xFF
     out.data[...] = selftest.run(
-        kernel, runtime, problem.device.index, a.data, b.data, out.data, bias=bias, alpha=alpha, beta=BETA
+        kernel, runtime, problem.device.index, a.data, b.data, out.data, alpha=alpha, beta=BETA, **others
     )
     what = f"the first product with everything ({problem.key}, alpha {alpha:g}) by {kernel.description}"
     wrong = wrong_elements(expected, out.values)

@@ -90,27 +90,27 @@ def run(
     b: HostArray,
     out: HostArray,
     *,
-    bias: HostArray | None = None,
     alpha: complex = 1,
     beta: complex = 0,
+    **operands: HostArray,
 ) -> HostArray:
     """Run ``kernel`` on copies of host memory; return the bytes of the result's memory afterwards.
 
-    The addend, unless ``beta`` is 0, is the result's own memory. The kernel runs on a stream of its own, and what it
-    raises is raised here.
+    ``operands`` are the others by name; the addend, unless ``beta`` is 0, is the result's own memory. The kernel runs
+    on a stream of its own, and what it raises is raised here.
     """
     after = np.empty(out.nbytes, np.uint8)
     with runtime.device(index):
         addresses: list[int] = []
         stream = runtime.stream_create()
         try:
-            for data in (a, b, out) if bias is None else (a, b, out, bias):
+            for data in (a, b, out, *operands.values()):
                 addresses.append(runtime.malloc(data.nbytes))
                 runtime.memcpy(addresses[-1], data.ctypes.data, data.nbytes, TO_DEVICE)
             runtime.synchronize()
             there = addresses[2]
-            bias_there = None if bias is None else addresses[3]
-            kernel.run(addresses[0], addresses[1], there, there if beta else None, bias_there, alpha, beta, stream)
+            others = dict(zip(operands, addresses[3:])) | ({"c": there} if beta else {})
+            kernel.run(*addresses[:3], alpha, beta, stream, **others)
             runtime.stream_synchronize(stream)
             runtime.memcpy(after.ctypes.data, there, after.nbytes, TO_HOST)
         finally:

@@ -105,7 +105,8 @@ def bias(dtype: str = "float32", axis: str = "n", stride: int = 1) -> Bias:
 
 def problem(
     m: int = 16, n: int = 16, k: int = 16, dtype: str = "float32", out: str | None = None,
-    batch: tuple[int, ...] = (), a: str = "row", b: str = "row", d: str = "row", index: int = 0, **changes: Any,
+    batch: tuple[int, ...] = (), a: str = "row", b: str = "row", d: str = "row", index: int = 0,
+    c: Operand | None = None, bias: Bias | None = None, **changes: Any,
 ) -> GemmProblem:  # fmt: skip
     """Return a problem on device ``index`` with dense operands; ``changes`` are fields of GemmProblem.
 
@@ -119,7 +120,7 @@ def problem(
         "compute_dtype": compute_dtype(as_dtype(dtype), as_dtype(dtype), result), "batch": batch,
         "device": Device("musa", index),
     }  # fmt: skip
-    return GemmProblem(m=m, n=n, k=k, **{**values, **changes})
+    return GemmProblem(m=m, n=n, k=k, **{**values, **changes}).having(c=c, bias=bias)
 
 
 # Operands on a device
@@ -180,8 +181,8 @@ class Operands:
         addend = None if beta == 0 else self.out if in_place else self.c
         if beta != 0 and addend is None:
             raise ValueError(f"beta is {beta}, but the problem has no c")
-        c, bias = (placed and placed.address for placed in (addend, self.bias))
-        run(self.a.address, self.b.address, self.out.address, c, bias, alpha, beta, stream)
+        others = {name: x.address for name, x in (("c", addend), ("bias", self.bias)) if x is not None}
+        run(self.a.address, self.b.address, self.out.address, alpha, beta, stream, **others)
 
     def copied(self, stream: int) -> Array:
         """Return a copy of the result's memory, enqueued on ``stream``: it is what later work on that stream reads."""

@@ -9,13 +9,15 @@ from gemmhub_musa import runtime
 
 from gemmhub import Backend, BackendDescription, Device, Kernel, Ready
 from gemmhub._choice import registry
-from gemmhub.backend import Offer
+from gemmhub.backend import BASIC, Offer
+from gemmhub.epilogues import EPILOGUES
 
 
 class Addresses(Backend):
     """``spoil`` is done to each result before it is written: it stands for a mistake."""
 
     name = "addresses"
+    takes = BASIC
 
     def __init__(self, spoil=None):
         self.streams, self.devices, self.spoil = [], [], spoil
@@ -36,7 +38,7 @@ class Addresses(Backend):
         return Offer()
 
     def prepare(self, problem, candidate, workspace_limit):
-        def run(a, b, out, c, bias, alpha, beta, stream):
+        def run(a, b, out, alpha, beta, stream, c=None, bias=None):
             self.streams.append(stream)
             self.devices.append(runtime.load().current_device)
             wide = np.complex128 if problem.compute_dtype.kind == "c" else np.float64
@@ -45,8 +47,8 @@ class Addresses(Backend):
                 result = result + beta * matrix(problem.c, c)
             if bias is not None:
                 result = result + at(bias, problem.bias.dtype, (problem.n,), (problem.bias.dtype.itemsize,))
-            if problem.activation == "relu":
-                result = np.maximum(result, 0)
+            if problem.activation is not None:
+                result = EPILOGUES[problem.activation](result)
             if self.spoil is not None:
                 result = self.spoil(result)
             matrix(problem.out, out)[...] = result.astype(problem.out.dtype)

@@ -37,7 +37,7 @@ class device:  # noqa: N801
 class Tensor:
     """Over an :class:`Array`. ``host`` is the same memory for the tests."""
 
-    is_nested = requires_grad = False
+    is_nested = requires_grad = is_cpu = False
     _version = 0
 
     def __init__(self, data, kind):

@@ -43,6 +43,21 @@ def test_a_single_product_with_a_bias_and_an_activation(rt):
     assert proved(rt, proof.everything(plain, 33, 20, 40)) is None
 
 
+@pytest.mark.parametrize(("dtype", "result", "activation", "other"), [
+    ("float32", "float32", "gelu", "gelu_tanh"), ("float32", "float32", "gelu_tanh", "gelu"),
+    ("float16", "float32", "gelu", "gelu_tanh"), ("bfloat16", "float32", "gelu_tanh", "gelu"),
+    ("float16", "float16", "silu", "gelu_tanh"), ("bfloat16", "bfloat16", "gelu", "silu"),
+])  # fmt: skip
+def test_another_activation_is_found(rt, dtype, result, activation, other):
+    """Results of 16 bits allow an error as large as the difference of the two formulas of GELU."""
+    plain = testing.problem(dtype=dtype, out=result, bias=testing.bias(result), activation=activation)
+    problem = proof.everything(plain, 5, 3, 8)
+    exact = dtype != "float32"
+    assert proved(rt, problem, exact=exact) is None
+    kernel = Addresses().prepare(replace(problem, activation=other), "default", 0)
+    assert "is wrong" in proof.compare(rt, problem, kernel, exact=exact).reason
+
+
 def test_a_wrong_element_is_shown(rt):
     def spoil(result):
         result[1, 2, 3] += 1
@@ -62,13 +77,13 @@ def test_rounded_operands_are_found(rt):
     """Float32 operands rounded to TF32 are exact as small whole numbers, and are not as numbers of all bits."""
     problem = asked()
 
-    def rounded(a, b, out, c, bias, alpha, beta, stream):
+    def rounded(a, b, out, *scalars, **operands):
         kept = []
         for operand, address in ((problem.a, a), (problem.b, b)):
             values = matrix(operand, address)
             kept.append(values.copy())
             values[...] = (values.view(np.uint32) & 0xFFFFE000).view(np.float32)
-        Addresses().prepare(problem, "default", 0).run(a, b, out, c, bias, alpha, beta, stream)
+        Addresses().prepare(problem, "default", 0).run(a, b, out, *scalars, **operands)
 
     kernel = Kernel(rounded, "TF32")
     assert proof.compare(rt, problem, kernel, exact=True) is None
@@ -80,8 +95,8 @@ def test_writing_outside_the_result_is_found(rt):
     problem = asked()
     wider = replace(problem.out, layout=replace(problem.out.layout, cols=21))
 
-    def careless(a, b, out, *rest):
-        Addresses().prepare(problem, "default", 0).run(a, b, out, *rest)
+    def careless(a, b, out, *scalars, **operands):
+        Addresses().prepare(problem, "default", 0).run(a, b, out, *scalars, **operands)
         matrix(wider, out)[..., -1] = 0
 
     assert proof.compare(rt, problem, Kernel(careless, "careless")).reason.endswith("wrote outside the result")
@@ -91,7 +106,7 @@ def test_with_alpha_0_the_operands_are_nan(rt):
     problem = asked()
     assert "is nan" in proved(rt, problem, alpha=0).reason
 
-    def careful(a, b, out, c, bias, alpha, beta, stream):
+    def careful(a, b, out, alpha, beta, stream, c):
         matrix(problem.out, out)[...] *= beta
 
     assert proof.compare(rt, problem, Kernel(careful, "beta C"), alpha=0) is None

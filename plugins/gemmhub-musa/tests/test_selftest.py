@@ -81,9 +81,9 @@ def test_writing_beyond_the_result_is_found(rt):
     def prepare(problem):
         kernel = Addresses().prepare(problem, "default", 0)
 
-        def run(a, b, out, c, bias, alpha, beta, stream):
+        def run(a, b, out, *scalars):
             matrix(problem.out, out + 4 * 3 * problem.out.dtype.itemsize)[...] = 1
-            kernel.run(a, b, out, c, bias, alpha, beta, stream)
+            kernel.run(a, b, out, *scalars)
 
         return Kernel(run, "careless")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from gemmhub_musa.backend import Analysis, MusaBackend, library_order
 
-from gemmhub.backend import Candidate, Imported, Kernel, Offer
+from gemmhub.backend import BASIC, Candidate, Imported, Kernel, Offer
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.problem import GemmProblem
 from gemmhub_mutlass import lower, model, probe, profiler, proof
@@ -26,6 +27,7 @@ class MutlassBackend(MusaBackend[Machine, Lowered, Configuration]):
     """MUTLASS on Moore Threads GPUs."""
 
     name = "mutlass"
+    takes: ClassVar = {"c": BASIC["c"], "precision": BASIC["precision"]}
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
         """Tests pass another function that looks at the machine."""

@@ -41,7 +41,7 @@ class Gemm:
             if self.workspace_bytes <= limit:  # else the caller refuses it
                 machine.workspace(self._index).reserve(self.workspace_bytes, limit)
 
-    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+    def run(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None) -> None:
         """The function of gemmhub's contract. Raises KernelError, and AllocationError where many calls run at once."""
         # MUTLASS's kernels fault where k is 0, and propagate NaN of the operands where alpha is 0.
         product = self._product and alpha != 0

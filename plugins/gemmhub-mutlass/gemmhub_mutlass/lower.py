@@ -93,15 +93,6 @@ def maths(problem: GemmProblem, arch: str) -> tuple[str, ...] | Refusal:
         return Refusal(f"MUTLASS's product of {a} is {' or '.join(_RESULTS[a])} here, not {out}", f"give {allowed}")
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
         return Refusal(f"c is {problem.c.dtype}: MUTLASS adds only a c of the result's dtype", f"convert c to {out}")
-    if problem.bias is not None:
-        return Refusal(
-            "MUTLASS's builders have no epilogue with a bias",
-            "pass it as c= (broadcast to the result's shape by a copy), or add it afterwards",
-        )
-    if problem.activation is not None:
-        return Refusal(
-            f"MUTLASS's builders have no epilogue with {problem.activation}", "apply it to the product afterwards"
-        )
     if a != "float32":
         return (TENSOR,)
     single = (SIMT,) if arch == "mp_22" else ()

@@ -18,7 +18,8 @@ from gemmhub.backend import Imported
 from gemmhub.capability import Device, Refusal
 from gemmhub.dtypes import PRECISIONS, as_dtype, compute_dtype
 from gemmhub.layout import MatrixLayout
-from gemmhub.problem import GemmProblem, Operand
+from gemmhub.operands import Operand, Operands
+from gemmhub.problem import GemmProblem
 from gemmhub_mutlass.choose import SIMT, TENSOR, TF32, Configuration
 
 _DTYPES = {
@@ -111,10 +112,11 @@ def _row(row: Mapping[str, str], device: Device, arch: str) -> _Row | str:
     if _DTYPES.get(row["accum"]) != compute.name:
         return f"accumulates in {row['accum']}"
     single = first.dtype.name == "float32"
+    operands = Operands({"c": operand(c, m, n, c_order) if beta else None})
     problems = [
         GemmProblem(
-            m, n, k, first, second, out, compute, batch, c=operand(c, m, n, c_order) if beta else None,
-            alpha_is_one=alpha == 1, precision=precision, device=device,
+            m, n, k, first, second, out, compute, batch, operands, alpha_is_one=alpha == 1, precision=precision,
+            device=device,
         )
         for precision in (PRECISIONS if single else ("ieee",))
     ]  # fmt: skip

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 from gemmhub_musa.backend import Analysis, MusaBackend, library_order
 
-from gemmhub.backend import Candidate, Kernel, Offer, Run
+from gemmhub.backend import BASIC, Candidate, Kernel, Offer, Run
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.problem import GemmProblem
 from gemmhub_mublas import lower as blas
@@ -42,6 +43,7 @@ class MublasLtBackend(MusaBackend[Machine, Lowered, int]):
     """muBLASLt on Moore Threads GPUs."""
 
     name = "mublaslt"
+    takes: ClassVar = {**BASIC, "activation": lower.ACTIVATIONS}
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
         """Tests pass another function that looks at the machine."""

@@ -79,7 +79,9 @@ class Gemm:
         """Bytes of device memory that a call uses."""
         return max(self._choice.workspace, self._zero_choice.workspace) + self._lowered.zero_bytes
 
-    def run(self, a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, stream: Any) -> None:
+    def run(
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
+    ) -> None:
         """The function of gemmhub's contract. Raises KernelError or AllocationError."""
         machine, plan = self._machine, self._main
         if self._lowered.swapped:

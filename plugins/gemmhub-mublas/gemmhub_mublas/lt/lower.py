@@ -22,9 +22,11 @@ EPILOGUES = (
     "MUBLASLT_EPILOGUE_GELU", "MUBLASLT_EPILOGUE_GELU_BIAS",
 )  # fmt: skip
 """mublasLtEpilogue_t; the glue numbers them in this order. The first one is never set, so it may be missing."""
-_EPILOGUE = {
-    (None, False): 0, (None, True): 1, ("relu", False): 2, ("relu", True): 3, ("gelu", False): 4, ("gelu", True): 5,
-}  # fmt: skip
+_EPILOGUE = {None: 0, "relu": 2, "gelu_tanh": 4}
+"""The epilogue of each activation; with a bias, the next one. Nothing public tells whether MUBLASLT_EPILOGUE_GELU is by
+tanh, as CUBLASLT_EPILOGUE_GELU is, or by erf: where the proof of a card shows erf, it is refused."""
+ACTIVATIONS = frozenset(name for name in _EPILOGUE if name)
+"""Names of the activations that the library has."""
 BIAS_POINTER = "MUBLASLT_MATMUL_DESC_BIAS_POINTER"
 EPILOGUE_ATTRIBUTE = "MUBLASLT_MATMUL_DESC_EPILOGUE"
 BATCH = ("MUBLASLT_MATRIX_LAYOUT_BATCH_COUNT", "MUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET")
@@ -51,7 +53,7 @@ _RESULTS = {
 
 def epilogue(form: Form) -> int:
     """Return the index of the form's epilogue in :data:`EPILOGUES`."""
-    return _EPILOGUE[form.activation, form.bias is not None]
+    return _EPILOGUE[form.activation] + (form.bias is not None)
 
 
 def compute(form: Form, has: frozenset[str]) -> str:
@@ -72,8 +74,6 @@ def check_types(problem: GemmProblem) -> Refusal | None:
         return Refusal(
             f"muBLASLt has no {a} by {b} with a result of {out}", f"give out_dtype= one of {', '.join(results)}"
         )
-    if problem.activation not in (None, "relu", "gelu"):
-        return Refusal(f"muBLASLt has no activation {problem.activation}", "apply it to the product afterwards")
     if problem.bias is None and problem.activation is None:
         return None
     if problem.compute_dtype.name != "float32":

@@ -26,7 +26,6 @@ constexpr int kMostBatches = 32768;  // of one launch: blockIdx.z ends at 65535
 
 enum Type { kFloat16 = 0, kBFloat16 = 1, kFloat32 = 2 };
 enum BiasAxis { kNoBias = 0, kBiasPerRow = 1, kBiasPerColumn = 2 };
-enum Activation { kNone = 0, kRelu = 1, kGelu = 2, kSilu = 3 };
 
 // parameters.py has the same structure. All strides count elements.
 struct Gemm {
@@ -84,15 +83,16 @@ __device__ __forceinline__ long long matrix_at(const Gemm& p, const long long (&
 
 // ---- from a sum to the result ----
 
-__device__ __forceinline__ float activated(float x, int activation) {
-  if (activation == kNone) return x;
-  if (activation == kRelu) return x < 0.0f ? 0.0f : x;  // a NaN stays one
-  if (x == -INFINITY) return 0.0f;                      // where the formulas have infinity over infinity
-  if (activation == kSilu) return x / (1.0f + expf(-x));
-  // x sigmoid(z): 1 + tanh(y) is 2 sigmoid(2 y), without the difference of two near numbers.
-  if (activation == kGelu) return x / (1.0f + expf(-2.0f * 0.7978845608028654f * (x + 0.044715f * x * x * x)));
-  return NAN;  // an activation without a formula: parameters.py has no number for one
+// What the expressions of gemmhub/epilogues.py are made of. At minus infinity the formulas are infinity over infinity, or
+// infinity times 0. A NaN stays one.
+__device__ __forceinline__ float gated(float x, float t) { return x == -INFINITY ? 0.0f : x / (1.0f + expf(-t)); }
+
+__device__ __forceinline__ float normal_weighted(float x) {
+  return x == -INFINITY ? 0.0f : 0.5f * x * (1.0f + erff(0.70710678118654752f * x));
 }
+
+// source.py generates its definition, of these expressions. NAN where a number has none.
+__device__ __forceinline__ float activated(float x, int activation);
 
 __device__ __forceinline__ float element(const void* base, int type, long long at) {
   if (type == kFloat16) return to_float(static_cast<const half*>(base)[at]);

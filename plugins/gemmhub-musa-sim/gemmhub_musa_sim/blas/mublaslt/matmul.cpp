@@ -48,7 +48,7 @@ Activation activation(mublasLtEpilogue_t epilogue) {
       return Activation::relu;
     case MUBLASLT_EPILOGUE_GELU:
     case MUBLASLT_EPILOGUE_GELU_BIAS:
-      return Activation::gelu;
+      return Activation::gelu_tanh;
 #endif
   }
   std::abort();  // is_epilogue admits no other

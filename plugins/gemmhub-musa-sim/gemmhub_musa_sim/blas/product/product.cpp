@@ -65,7 +65,7 @@ double activate(Activation activation, double x) {
       return x;
     case Activation::relu:
       return x > 0 || std::isnan(x) ? x : 0;
-    case Activation::gelu:
+    case Activation::gelu_tanh:
       return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
   }
   std::abort();  // an activation without a formula

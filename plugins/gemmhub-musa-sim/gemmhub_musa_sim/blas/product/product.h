@@ -15,7 +15,7 @@ namespace musa_double {
 // What the multiplication is done in. f16 also adds up in f16; tf32 rounds operands, and adds up in f32.
 enum class Math { f16, f32, tf32, f64, c32, c64, i32 };
 
-enum class Activation { none, relu, gelu };
+enum class Activation { none, relu, gelu_tanh };
 
 struct Operand {
   Kind kind = Kind::f32;

@@ -1,0 +1,53 @@
+"""The text of the kernels: a file of kernels/ with the functions that end a product, generated for what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gemmhub.backend import BASIC
+from gemmhub.kit import epilogue_source
+
+KERNELS = Path(__file__).parent / "kernels"
+HEADER = KERNELS / "gemm.h"
+TRANSPOSE = "transpose"
+"""The file that copies operands; the others compute products."""
+TAKES: Mapping[str, frozenset[str] | None] = {
+    **BASIC,
+    "activation": frozenset({"relu", "gelu", "gelu_tanh", "silu"}),
+}
+""":attr:`gemmhub.backend.Backend.takes` of the kernels. An epilogue of one argument that is named here is compiled into
+them, by its expression in :mod:`gemmhub.epilogues`."""
+_DEVICE = "__device__ __forceinline__"
+
+
+def activations() -> list[str]:
+    """Return the names of the activations in the order of their numbers."""
+    return sorted(TAKES["activation"] or ())
+
+
+def number(activation: str | None) -> int:
+    """Return the number by which kernels choose ``activation``."""
+    return epilogue_source.numbers(activations())[activation]
+
+
+def text(file: str) -> str:
+    """Return the text of kernels/``file``.mu, with the functions of its activations where it computes products."""
+    kernel = f'#line 1 "{file}.mu"\n' + (KERNELS / f"{file}.mu").read_text()
+    return kernel if file == TRANSPOSE else _activated() + kernel
+
+
+def _activated() -> str:
+    """Return the definition of ``activated(x, activation)``, which gemm.h declares."""
+    names = activations()
+    cases = "".join(f"  if (activation == {i}) return activated<{i}>(x);\n" for i in range(len(names) + 1))
+    return (
+        '#include "gemm.h"\n'
+        "namespace gemmhub {\n"
+        f"{epilogue_source.source(names, _DEVICE)}"
+        f"{_DEVICE} float activated(float x, int activation) {{\n"
+        f"{cases}"
+        "  return NAN;\n"
+        "}\n"
+        "}  // namespace gemmhub\n"
+    )

@@ -31,7 +31,7 @@ def launching(run: Callable[..., object]) -> Call:
 
     def call(a: Any, b: Any, out: Any) -> None:
         stream = torch.cuda.current_stream().cuda_stream
-        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), None, None, 1, 0, stream)
+        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), 1, 0, stream)
 
     return call
 

@@ -123,7 +123,7 @@ def classes() -> Iterator[tuple[str, str, tuple[str, ...], Draw, str]]:
         yield dtype, dtype, both, between(1e7, 2e11, 8), ""
     yield "int8", "int8", ("nt",), between(1e8, 2e12, 16), ""
     yield "fp8", FP8, ("nt",), between(1e8, 2e12, 16), ""
-    for epilogue in ("bias", "bias+relu", "bias+gelu", "beta c"):
+    for epilogue in ("bias", "bias+relu", "bias+gelu_tanh", "beta c"):
         yield f"bfloat16 {epilogue}", "bfloat16", both, between(1e8, 1e12, 8), epilogue
 
 

@@ -1,4 +1,5 @@
-"""The tables of docs/overhead.md, made of what benchmarks/run/overhead.py measured on a CPU."""
+"""The tables of docs/overhead.md, made of what benchmarks/run/overhead.py measured on a CPU, and that of docs/torch.md
+on the host time of recorded products, measured by benchmarks/run/recorded.py on a card."""
 
 from __future__ import annotations
 
@@ -104,3 +105,14 @@ def new_products() -> list[str]:
         body.setdefault((f"{dtype}, {precision}", "all three" if backend == "all" else backend), []).append(median)
     head = ("operands, precision", "backends asked", "machine 1, ms", "machine 2, ms")
     return rows(head, ((*names, *medians) for names, medians in body.items()))
+
+
+def recorded() -> list[str]:
+    """Return microseconds on a card's host of products that torch's autograd records, compiles, or has in layers."""
+    record = results.load(results.FOLDER / "h100" / "recorded.json")
+    body = [
+        (name, f"{x['torch']:.1f}", f"{x['gemmhub']:.1f}", f"{x['gemmhub'] / x['torch']:.2f}")
+        for name, x in record["microseconds"].items()
+    ]
+    size = " x ".join([str(record["size"])] * 3)
+    return rows((f"{record['device'].split()[1]}'s host, us, {size} bfloat16", "torch", "gemmhub", "ratio"), body)

@@ -43,7 +43,7 @@ def contenders(size: int) -> dict[str, Callable[[], object]]:
     cupy_plan = gemmhub.plan(*arrays[0][:2], out=arrays[0][2])
 
     stream = torch.cuda.current_stream().cuda_stream
-    addresses = [[*(x.data_ptr() for x in tensors[i]), None, None, 1, 0, stream] for i in range(2)]
+    addresses = [[*(x.data_ptr() for x in tensors[i]), 1, 0, stream] for i in range(2)]
 
     def rotating(sets: list[list[Any]], call: Callable[..., object]) -> Callable[[], object]:
         turn = [sets[0], sets[1]]

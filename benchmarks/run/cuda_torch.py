@@ -144,7 +144,7 @@ def host(backend: CudaBackend, n: int = 256) -> None:
     stream = torch.cuda.current_stream().cuda_stream
     places = [x.data_ptr() for x in (a, b, out)]
     contenders = {
-        f"kernel.run ({chosen})": lambda: run(*places, None, None, 1, 0, stream),
+        f"kernel.run ({chosen})": lambda: run(*places, 1, 0, stream),
         "gemmhub.matmul(out=)": lambda: gemmhub.matmul(a, b, out=out, backend="cuda"),
         "torch.matmul(out=)": lambda: torch.matmul(a, b, out=out),
     }

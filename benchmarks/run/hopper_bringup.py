@@ -144,8 +144,8 @@ class Card:
         launch = product.launch(self.backend)
         a, b, c, bias = values
         addresses = [self.put(stored(a, product.a)), self.put(stored(b, product.b))]
-        c_at = None if c is None else self.put(stored(c, product.d))
-        bias_at = None if bias is None else self.put(stored(bias, "row"))
+        others = {} if c is None else {"c": self.put(stored(c, product.d))}
+        others |= {} if bias is None else {"bias": self.put(stored(bias, "row"))}
         dtype = product.problem.out.dtype
         size = int(np.prod((*product.batch, product.m, product.n)))
         offset, nbytes = product.offset * dtype.itemsize, size * dtype.itemsize
@@ -153,7 +153,7 @@ class Card:
         results = []
         for _ in range(times):
             out = self.put(poison)
-            launch.run(*addresses, out + offset, c_at, bias_at, product.alpha, product.beta, 0)
+            launch.run(*addresses, out + offset, product.alpha, product.beta, 0, **others)
             self.call("cuCtxSynchronize")
             data = self.get(out, poison.size)
             if (data[:offset] != _POISON).any() or (data[offset + nbytes :] != _POISON).any():

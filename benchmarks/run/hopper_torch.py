@@ -72,7 +72,7 @@ def packed_caller(backend: HopperBackend, asked: GemmProblem, rig: Rig) -> Call:
 
     def call(a: Any, b: Any, out: Any) -> None:
         stream = torch.cuda.current_stream().cuda_stream
-        run(a.data_ptr(), made[b.data_ptr()], out.data_ptr(), None, None, 1, 0, stream)
+        run(a.data_ptr(), made[b.data_ptr()], out.data_ptr(), 1, 0, stream)
 
     return call
 
@@ -127,7 +127,7 @@ def host(backend: HopperBackend, n: int = 256) -> None:
     slot.launch[4] = stream
     contenders = {
         "bare cuLaunchKernelEx": lambda: gemm.launch(slot.config, gemm.function, slot.places, None),
-        "kernel.run": lambda: run(*places, None, None, 1, 0, stream),
+        "kernel.run": lambda: run(*places, 1, 0, stream),
         "torch.matmul(out=)": lambda: torch.matmul(a, b, out=out),
     }
     print_least(contenders)

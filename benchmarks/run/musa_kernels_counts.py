@@ -145,7 +145,7 @@ class Counter:
         kernel = self.backend.prepare(problem, chosen.name, 2**30)
         b_columns = -(-n // 64) * 64 if how == "packed" else n
         nbytes = 2 * m * k, 2 * k * b_columns, 2 * m * n
-        found = self._counted(lambda a, b, c: kernel.run(a, b, c, None, None, 1, 0, 0), *nbytes)
+        found = self._counted(lambda a, b, c: kernel.run(a, b, c, 1, 0, 0), *nbytes)
         copied = ", ".join(copy.operand.upper() for copy in chosen.copies)
         way = "B packed" if how == "packed" else ""
         way += (", " if way and copied else "") + (f"{copied} copied first" if copied else "")
@@ -213,6 +213,7 @@ KINDS = tuple(itertools.product((False, True), repeat=3))
 
 def resources():
     """Return the resources of the draft and of the usual tiles; or the reason why there are none."""
+    from gemmhub_musa_kernels import source
     from gemmhub_musa_kernels.choose import PIPELINED, USUAL, Candidate, defines
     from gemmhub_musa_sim.cuda import nvcc
 
@@ -223,7 +224,11 @@ def resources():
     half = as_dtype("float16")
     found = [Resources("first draft", 512, *compiled(nvcc, DRAFT, ())[0], 34816)]
     for arch, warp in (("mp_22", 128), ("mp_31", 32)):
-        numbers = compiled(nvcc, KERNELS / "pipelined.mu", defines(Candidate(PIPELINED, USUAL[warp]), arch, half, half))
+        flags = ("-I", str(KERNELS), *defines(Candidate(PIPELINED, USUAL[warp]), arch, half, half))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "pipelined.mu"
+            file.write_text(source.text("pipelined"))
+            numbers = compiled(nvcc, file, flags)
         for number, (deep_a, deep_b, whole) in zip(numbers, KINDS):
             name = f"{arch}, A along {'k' if deep_a else 'm'}, B along {'k' if deep_b else 'n'}"
             shared = USUAL[warp].shared_bytes(warp, deep_a, deep_b)

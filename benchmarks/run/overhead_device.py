@@ -40,8 +40,8 @@ def cases(size: int, backend: str | None) -> dict[str, dict[str, Any]]:
         "out=": {"out": out, "torch": lambda: torch.matmul(a, b, out=out)},
         "bias=": {"bias": bias, "torch": lambda: torch.nn.functional.linear(a, weight, bias)},
         "bias= out=": {"bias": bias, "out": out, "torch": lambda: torch.addmm(bias, a, b, out=out)},
-        "bias= gelu": {
-            "bias": bias, "activation": "gelu",
+        "bias= gelu_tanh": {
+            "bias": bias, "activation": "gelu_tanh",
             "torch": lambda: gelu(torch.nn.functional.linear(a, weight, bias), approximate="tanh"),
         },
         "alpha= beta= c=": {
@@ -66,19 +66,16 @@ def rows(size: int, backend: str | None) -> dict[str, dict[str, float]]:
     contenders: dict[tuple[str, str], Callable[[], object]] = {}
     for name, case in cases(size, backend).items():
         (a, b), options = case["operands"], case["options"]
-        out, c, bias = options.get("out"), options.get("c"), options.get("bias")
+        out, arrays = options.get("out"), {k: v for k, v in options.items() if k in ("c", "bias")}
         alpha, beta = options.get("alpha", 1), options.get("beta", 0)
         if gemmhub.explain(a, b, **options).chosen is None:
             print(f"{name}: refused by {backend}")
             continue
         planned = gemmhub.plan(a, b, **options)
-        result = planned(a, b, **{k: v for k, v in options.items() if k in ("out", "c", "bias")})
+        result = planned(a, b, out, **arrays)
         stream = torch.cuda.current_stream().cuda_stream
-        launch = (
-            a.data_ptr(), b.data_ptr(), result.data_ptr(), None if c is None else c.data_ptr(),
-            None if bias is None else bias.data_ptr(), alpha, beta, stream,
-        )  # fmt: skip
-        kernel, arrays = planned.kernel.run, {k: v for k, v in options.items() if k in ("c", "bias")}
+        launch = a.data_ptr(), b.data_ptr(), result.data_ptr(), alpha, beta, stream
+        kernel, others = planned.kernel.run, {k: v.data_ptr() for k, v in arrays.items()}
 
         def call(a: Any = a, b: Any = b, options: Any = options) -> object:
             return gemmhub.matmul(a, b, **options)
@@ -91,8 +88,8 @@ def rows(size: int, backend: str | None) -> dict[str, dict[str, float]]:
         ) -> object:
             return torch.empty(shape, dtype=dtype, device=device)
 
-        def bare(kernel: Any = kernel, launch: Any = launch) -> object:
-            return kernel(*launch)
+        def bare(kernel: Any = kernel, launch: Any = launch, others: Any = others) -> object:
+            return kernel(*launch, **others)
 
         contenders |= {(name, "torch"): case["torch"], (name, "gemmhub"): call, (name, "plan"): plan}
         contenders |= {(name, "launch"): bare}

@@ -193,10 +193,12 @@ def new_pre_activation(a: Any, b: Any, out: Any, request: Request) -> tuple[Arra
     arrays = _common_library(a, b, out, request)
     left, right = operand(arrays, a, "a"), b if isinstance(b, PackedB) else operand(arrays, b, "b")
     shape = product_shapes(left.shape, right.shape)[-1]
-    if out is not None:  # its faults are those of the same call without this argument
-        dtype = describe(a, b, out, request).problem.out.dtype
-    else:
-        dtype = dtypes.output_dtype(left.dtype, right.dtype, request.out_dtype)
+    wanted = request.out_dtype if out is None else operand(arrays, out, "out").dtype
+    try:
+        dtype = dtypes.output_dtype(left.dtype, right.dtype, wanted)
+    except DTypeError:
+        describe(a, b, out, request)  # raises what the same call raises without this argument
+        raise
     with arrays.on(request.stream):
         return arrays, arrays.empty(shape, dtype)
 

@@ -52,15 +52,6 @@ def combine(lease: Lease, tile: Array, alpha: Any, terms: Terms) -> None:
         lease.used = mark
 
 
-def finish(
-    lease: Lease, tile: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any, activation: str | None
-) -> None:
-    """``tile = activation(alpha * tile + beta * c + bias)`` in place, in the tile's dtype; no gated activation."""
-    combine(lease, tile, alpha, [(factor, x) for factor, x in ((beta, c), (1, bias)) if x is not None])
-    if activation is not None:
-        activate(activation, tile)
-
-
 class Ending:
     """The end of one call: from the arguments of the activation to the result."""
 

@@ -79,7 +79,7 @@ _FUSED: dict[object, Fused] = {
 
 def activated(name: str, x: Tensor) -> Tensor:
     """The result of ``x`` (..., n), a floating tensor, in its dtype; differentiable."""
-    epilogue = _epilogue(name)
+    epilogue = known(name)
     first, *rest = epilogue.split(x)
     value = _function(epilogue, first)
     return value * rest[0] if rest else value
@@ -90,7 +90,7 @@ def gradient(name: str, grad: Tensor, x: Tensor) -> Tensor:
 
     ``x`` may be the result itself where :attr:`~gemmhub.epilogues.Epilogue.from_result`.
     """
-    epilogue = _epilogue(name)
+    epilogue = known(name)
     first, *rest = epilogue.split(x)
     if not rest:
         return _slope(epilogue, grad, first)
@@ -100,7 +100,7 @@ def gradient(name: str, grad: Tensor, x: Tensor) -> Tensor:
 
 def tangent(name: str, x: Tensor, by: Tensor) -> Tensor:
     """The tangent of the result of ``x``, whose own is ``by``; differentiable."""
-    epilogue = _epilogue(name)
+    epilogue = known(name)
     first, *rest = epilogue.split(x)
     along, *others = epilogue.split(by)
     if not rest:
@@ -108,12 +108,8 @@ def tangent(name: str, x: Tensor, by: Tensor) -> Tensor:
     return _slope(epilogue, along * rest[0], first) + others[0] * _function(epilogue, first)
 
 
-def columns(name: str | None, n: Any) -> Any:
-    """The columns of the result of a product of ``n`` columns, an int or a symbol."""
-    return n if name is None else _epilogue(name).columns(n)
-
-
-def _epilogue(name: str) -> Epilogue:
+def known(name: str) -> Epilogue:
+    """Return the epilogue of this name; InputError where there is none."""
     epilogue = EPILOGUES.get(name)
     if epilogue is None:
         raise InputError("activation", f"{name!r}", ", ".join(EPILOGUES))

@@ -25,7 +25,6 @@ from gemmhub._call.describe import describe
 from gemmhub._call.options import OPTIONS, Options, refuse_recorded, request
 from gemmhub._doors.torch import activations, gradients, node, shapes
 from gemmhub._doors.torch.vmap import batched
-from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import GemmhubError, InputError, ShapeError
 from gemmhub.operands import OPERANDS, WRITTEN
 
@@ -91,12 +90,7 @@ def _write(a: Tensor, b: Tensor, out: Tensor | None, values: list[Any], written:
         if argument:
             written = {**written, "pre_activation": a.new_empty(shape, dtype=dtype)}
         if out is None:
-            shape = (
-                shape
-                if found["activation"] is None
-                else (*shape[:-1], activations.columns(found["activation"], shape[-1]))
-            )
-            out = a.new_empty(shape, dtype=dtype)
+            out = a.new_empty(_columns([*shape], b, values), dtype=dtype)
     torch.ops.gemmhub.matmul_out.default(a, b, out, *values, *(written.get(name) for name in WRITTEN))
     return (out, written["pre_activation"]) if argument else out
 
@@ -212,7 +206,7 @@ def _result(a: Tensor, b: Tensor, values: Sequence[Any]) -> tuple[list[Any], Any
 def _columns(shape: list[Any], b: Tensor, values: Sequence[Any]) -> list[Any]:
     """The shape of the result of a product of this shape: gated activations make one column of two."""
     name = _value("activation", values)
-    epilogue = None if name is None else EPILOGUES.get(name)
+    epilogue = None if name is None else activations.known(name)
     if epilogue is None or epilogue.arity == 1:
         return shape
     if b.dim() == 1:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub.numpy_backend.ending import finish
+from gemmhub.numpy_backend.activations import activate
+from gemmhub.numpy_backend.ending import combine
 from gemmhub.numpy_backend.scratch import Lease
 from gemmhub.problem import GemmProblem
 
@@ -28,5 +29,7 @@ def finish_tile(
         if bias is not None and problem.bias is not None:
             vector = bias[cols] if problem.bias.axis == "n" else bias[rows, np.newaxis]
         addend = None if c is None else c[rows, cols]
-        finish(lease, tile, addend, vector, alpha, beta, problem.activation)
+        combine(lease, tile, alpha, [(factor, x) for factor, x in ((beta, addend), (1, vector)) if x is not None])
+        if problem.activation is not None:
+            activate(problem.activation, tile)
     np.copyto(target, tile, casting="unsafe")

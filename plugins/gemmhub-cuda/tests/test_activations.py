@@ -1,4 +1,4 @@
-"""Activations: those that the kernels are compiled with, and one more that somebody adds."""
+"""Activations: those that the kernels are compiled with, and one that a test adds."""
 
 from __future__ import annotations
 

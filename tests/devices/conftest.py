@@ -16,7 +16,7 @@ from machine import Machine, at
 from gemmhub import api
 from gemmhub._arrays.cupy.operands import cupy_arrays
 from gemmhub._arrays.dlpack import adopted
-from gemmhub._arrays.torch import calls, tensors
+from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.host import torch_host_arrays
 from gemmhub._arrays.torch.operands import torch_arrays, torch_dtypes
 
@@ -122,12 +122,9 @@ class Library:
         return type(x) is (self.module.Tensor if self.name == "torch" else self.module.ndarray)
 
 
-@pytest.fixture(params=["cupy", "torch", "torch with guards"])
-def library(request, machine, monkeypatch):
-    name, _, guards = request.param.partition(" ")
-    if guards:
-        monkeypatch.setattr(calls, "guard", torch_module.guard)
-    return Library(name, request.getfixturevalue(name), machine)
+@pytest.fixture(params=["cupy", "torch"])
+def library(request, machine):
+    return Library(request.param, request.getfixturevalue(request.param), machine)
 
 
 @pytest.fixture

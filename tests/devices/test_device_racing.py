@@ -7,7 +7,7 @@ import pytest
 from address_backend import Addresses, add, small
 
 import gemmhub
-from gemmhub import records
+from gemmhub._choice import records
 
 
 @pytest.fixture

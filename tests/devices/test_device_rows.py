@@ -10,7 +10,7 @@ import pytest
 from address_backend import small
 
 import gemmhub
-from gemmhub import records
+from gemmhub._choice import records
 from gemmhub.buckets import end
 
 

@@ -81,7 +81,7 @@ def test_a_backend_without_scales_is_not_asked(library, backend, rng):
     for _ in range(2):
         with pytest.raises(NoBackendError) as caught:
             gemmhub.matmul(a, b, scale_a=scale)
-        assert caught.value.decision["addresses"].reason == "it does not take scales of operands (scale_a=)"
+        assert caught.value.decision["addresses"].reason == "it does not take quantization scales (scale_a=)"
     assert backend.questions == questions
 
 

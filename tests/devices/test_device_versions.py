@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch_module
 from address_backend import small
 
 import gemmhub
-from gemmhub._arrays.torch import calls
 from gemmhub.errors import AllocationError, KernelError, OutputError
 
 F32 = np.dtype(np.float32)
 
 
-@pytest.fixture(params=["torch", "torch with guards"])
-def library(request, library_of, monkeypatch):
-    if request.param != "torch":
-        monkeypatch.setattr(calls, "guard", torch_module.guard)
+@pytest.fixture
+def library(library_of):
     return library_of("torch")
 
 

@@ -287,7 +287,7 @@ def test_a_plan_sees_overlaps(library, backend, machine, pair):
 
 def test_caches_are_bounded(library, backend, monkeypatch):
     for module in (torch_calls, cupy_calls, cache):
-        monkeypatch.setattr(module, "_MOST", 8)
+        monkeypatch.setattr(module, "_MAX_ENTRIES", 8)
     for n in range(1, 30):
         a = library.array(np.ones((n, n), F32))
         assert np.all(gemmhub.matmul(a, a).host == n)

@@ -313,19 +313,3 @@ def build(machine):
     torch.autograd.graph = types.SimpleNamespace(increment_version=increment_version)
     Tensor.__module__ = "torch"
     return torch
-
-
-def guard(*tensors):
-    """A fake of :func:`gemmhub._arrays.torch.guard.guard`."""
-
-    def facts(x):
-        flags = x.requires_grad, x.is_neg(), x.is_conj(), x.layout
-        return type(x), x.dtype, x.shape, x.stride(), x.device, *flags
-
-    known = list(map(facts, tensors))
-
-    def check(*given):
-        assert len(given) == len(known)
-        return all(hasattr(x, "is_neg") for x in given) and list(map(facts, given)) == known
-
-    return check

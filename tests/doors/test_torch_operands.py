@@ -7,6 +7,7 @@ bit for bit with torch's own autograd in float64.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -202,7 +203,7 @@ def products(monkeypatch):
 
     for module in (gemmhub.api, arguments.api):
         monkeypatch.setattr(module, "matmul", matmul)
-    monkeypatch.setattr("gemmhub._doors.torch.node.EAGER", node.EAGER._replace(run=matmul, multiply=matmul))
+    monkeypatch.setattr("gemmhub._doors.torch.node.EAGER", replace(node.EAGER, run=matmul, multiply=matmul))
     return made
 
 

@@ -155,3 +155,142 @@ def test_wrappers_that_outlived_their_transform(operands):
         b.grad = None
         out.sum().backward()
         assert b.grad is not None
+
+
+def test_which_operands_need_gradients_may_change_between_calls(rng):
+    """What a node keeps depends on it, and is kept for the next call."""
+    for wants in ((True, True), (True, False), (False, True), (True, True)):
+        a, b = (torch.from_numpy(rng.standard_normal((6, 6)).astype(F32)).requires_grad_(x) for x in wants)
+        for _ in range(3):
+            gemmhub.matmul(a, b).sum().backward()
+        for x, wanted in zip((a, b), wants):
+            assert (x.grad is not None) is wanted
+        ones = np.ones((6, 6), F32)
+        if wants[0]:
+            assert ratio(a.grad.numpy() / 3, ones, b.detach().numpy().T) <= 1
+        if wants[1]:
+            assert ratio(b.grad.numpy() / 3, a.detach().numpy().T, ones) <= 1
+
+
+@pytest.mark.parametrize("layer", [False, True])
+@pytest.mark.parametrize("columns", [False, True])
+def test_gradients_of_matrices_in_either_storage_order(columns, layer, rng):
+    """They have the strides of their operands, in a layer, too, whose weight is the transpose of b."""
+    a, b = (torch.from_numpy(rng.standard_normal((6, 5)).astype(F32)) for _ in range(2))
+    a, b = (x.t().contiguous().t() if columns else x for x in (a, b))
+    a.requires_grad_(), b.requires_grad_()
+    grad = torch.from_numpy(rng.standard_normal((6, 6)).astype(F32))
+    linear = door.Linear(5, 6, bias=False)
+    linear.weight = torch.nn.Parameter(b.detach())
+    weight = linear.weight if layer else b
+    for _ in range(3):
+        a.grad = weight.grad = None
+        (linear(a) if layer else gemmhub.matmul(a, b.t())).backward(grad)
+    g, x, w = grad.numpy(), a.detach().numpy(), b.detach().numpy()
+    assert ratio(a.grad.numpy(), g, w) <= 1
+    assert ratio(weight.grad.numpy(), g.T, x) <= 1
+    assert a.grad.stride() == a.stride()
+    assert weight.grad.stride() == weight.stride()
+
+
+def test_scalars_of_repeated_products_may_change(rng):
+    """Numbers of one class share what was learned; gradients are of the call's own number."""
+    a = torch.ones(4, 4, requires_grad=True)
+    b = torch.from_numpy(rng.integers(-8, 8, (4, 4)).astype(F32))
+    for alpha in (2.0, 3.0, 5.0):
+        (grad,) = torch.autograd.grad(gemmhub.matmul(a, b, alpha=alpha).sum(), a)
+        assert torch.equal(grad, alpha * torch.ones(4, 4) @ b.t())
+
+
+def test_gradients_that_torch_maps_over(rng):
+    """The tensors of ``is_grads_batched`` have no memory; gradients of the mapped gradients are right, too."""
+    a, b = (torch.from_numpy(rng.integers(-4, 4, (4, 4)).astype(F32)).requires_grad_() for _ in range(2))
+    each = torch.eye(16).view(16, 4, 4)
+    for _ in range(3):
+        gemmhub.matmul(a, b)
+    grads = []
+    for product in (gemmhub.matmul, torch.matmul):
+        (first,) = torch.autograd.grad(product(a, b), a, each, is_grads_batched=True, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), b)
+        grads.append((first, second))
+    for mine, theirs in zip(*grads):
+        assert torch.equal(mine, theirs)
+
+
+def test_zeros_without_memory_are_refused_by_warm_calls():
+    """torch makes such tensors in forward mode; their address is 0."""
+    a, b, bias = torch.ones(4, 4), torch.ones(4, 4), torch.ones(4)
+    for options in ({}, {"bias": bias}, {"alpha": 2.0}):
+        for _ in range(3):
+            gemmhub.matmul(a, b, **options)
+        with pytest.raises(gemmhub.errors.InputError, match="without memory"):
+            gemmhub.matmul(torch._efficientzerotensor(4, 4), b, **options)
+    with pytest.raises(gemmhub.errors.InputError, match="without memory"):
+        gemmhub.matmul(a, b, bias=torch._efficientzerotensor(4))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_alignment_may_change_between_calls(dtype, rng):
+    """Of the elements' own size on the CPU: views from any element, and from any byte."""
+    size = np.dtype(dtype).itemsize
+    memory = np.zeros(16 * 16 * size + 64, np.uint8)
+    b = torch.from_numpy(rng.standard_normal((16, 16)).astype(dtype))
+    for offset in (0, size, 0, 3 * size, 64):
+        x = memory[offset : offset + 256 * size].view(dtype).reshape(16, 16)
+        x[...] = rng.standard_normal((16, 16))
+        for _ in range(3):
+            assert ratio(gemmhub.matmul(torch.from_numpy(x), b).numpy(), x, b.numpy()) <= 1
+
+
+def test_a_repeated_linear_function_in_a_block_is_not_analysed(operands):
+    a, b, bias = operands
+    linear, mode = torch.nn.functional.linear, door.use()
+    weight = b.detach().t().contiguous()
+    with mode:
+        for _ in range(3):
+            linear(a, weight, bias)
+        files = entered(lambda: linear(a, weight, bias))
+        assert not any("_alike" in name or name.endswith("api.py:matmul") for name in files)
+        for other in (bias.double(), bias[:-1], bias[None].expand(2, -1)):
+            with pytest.raises(RuntimeError):
+                linear(a, weight, other)
+
+
+def test_negated_views_with_unit_strides_are_refused_by_warm_calls(rng):
+    """torch negates lazily: the memory holds the elements with the other sign."""
+    a, b = torch.from_numpy(rng.standard_normal((3, 4))), torch.from_numpy(rng.standard_normal((4, 5)))
+    for _ in range(3):
+        gemmhub.matmul(a, b)
+    with pytest.raises(gemmhub.errors.InputError, match="resolve_"):
+        gemmhub.matmul(torch._neg_view(a), b)
+
+
+def test_a_plan_refuses_tangents(rng):
+    """It would lose them."""
+    a, b = torch.from_numpy(rng.standard_normal((3, 4))), torch.from_numpy(rng.standard_normal((4, 5)))
+    planned = gemmhub.plan(a, b)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(a, torch.ones_like(a))
+        with pytest.raises(gemmhub.errors.InputError, match="tangent"):
+            planned(dual, b)
+
+
+def test_compiled_autograd(rng):
+    layer, x = door.Linear(4, 5), torch.from_numpy(rng.standard_normal((3, 4)).astype(F32))
+
+    @torch.compile(backend="eager")
+    def train(x):
+        layer(x).sum().backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        train(x)
+    assert ratio(layer.weight.grad.numpy(), np.ones((5, 3), F32), x.numpy()) <= 1
+
+
+def test_a_block_leaves_linear_functions_of_stacks_to_torch(rng):
+    """Also where gemmhub has computed a product of the same memory."""
+    a, b = torch.ones(2, 3, 4), torch.ones(2, 4, 5)
+    for _ in range(3):
+        gemmhub.matmul(a, b)
+    with door.use(), pytest.raises(RuntimeError):
+        torch.nn.functional.linear(a, b.permute(2, 1, 0))

@@ -1,120 +1,113 @@
 """The fast path of torch tensors: a repeated call, with or without options, on the CPU or a device.
 
-The kind of a call is everything that the decision depends on: types, dtypes, shapes, strides, devices, the low bits of
-the addresses, the options and the settings. A call is first compared with the previous one, then with the last one of
-the same layouts and options, by a check in C (:mod:`gemmhub._arrays.torch.guard`). A call whose operands require grad
-goes to autograd before any comparison. Nothing here waits for the device, and with ``out`` nothing is allocated: such
-calls can be captured in CUDA graphs.
+A call is looked up once, by all that its decision depends on: classes, dtypes, shapes, strides and devices of the
+tensors, the options, and the settings. A call whose operands require grad is looked up alike and handed to autograd.
+Nothing here waits for the device, and with ``out`` nothing is allocated: such calls can be captured in CUDA graphs.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import chain
 from typing import Any
 
 from gemmhub._arrays.torch import tensors as state
-from gemmhub._arrays.torch.guard import guard
 from gemmhub._arrays.torch.rows import Families
 from gemmhub._base import registered
 from gemmhub._base.evicting import keep
-from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, reach
-from gemmhub.array_library import FastPath
-from gemmhub.dtypes import scalar_kind
+from gemmhub._base.geometry import MAX_ALIGNMENT, reach
+from gemmhub.array_library import FastPath, Replay
+from gemmhub.dtypes import scalar_class
 from gemmhub.operands import OPERANDS
 from gemmhub.problem import GemmProblem
 
-_LOW = MOST_ALIGNED - 1
-_MOST = 4096
-"""The most kinds of calls that one fast path keeps."""
-_READ = frozenset((*OPERANDS, "alpha", "beta"))
-"""Options that are passed to the kernel; the values of all others are part of the kind of a call."""
+_LOW = MAX_ALIGNMENT - 1
+_MAX_ENTRIES = 4096
+"""Maximum number of calls that one fast path keeps."""
+_NUMBERS = ("alpha", "beta")
 _SCALARS = (int, float)
-
-Replay = Callable[[Any, Any, Any, Mapping[str, Any], bool, bool], Any]
-"""``(a, b, out, options, known, recorded) -> result``: run a call of one kind again; None where this call is of another
-kind. ``known`` means that the caller has already established the kind. For a call that autograd has to record, the
-result is the replay itself, and nothing is done."""
+_SMALL, _LARGE = 2.0**-126, 2.0**127
 
 
 def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any) -> FastPath:
     """A new fast path for the library of ``arrays``; see :meth:`gemmhub.array_library.ArrayLibrary.fast_path`."""
     torch = arrays.module
-    kinds: OrderedDict[Any, Kind] = OrderedDict()
-    grad, find = torch.is_grad_enabled, kinds.get
-    place_of, forward, modes = _place_of(torch), state.forward_ad(), state.dispatch_modes()
+    replays: OrderedDict[Any, Replay] = OrderedDict()
+    grad, find = torch.is_grad_enabled, replays.get
+    forward, modes, casting = state.forward_ad(), state.dispatch_modes(), state.any_autocast()
     transformed, traced = state.transform_test(), state.recording_test()
+    families, tensor, parameter = Families(settings, alpha, beta), torch.Tensor, torch.nn.Parameter
 
-    def facts(x: Any) -> tuple[Any, ...]:
-        return x.__class__, x.dtype, x.shape, x.stride(), place_of(x), x.data_ptr() & low_bits(x)
-
-    families = Families(settings, facts, alpha, beta)
-
-    def remembering(
+    def look_up(
         records: bool = True, transposed: bool = False
-    ) -> Callable[[Any, Any, Any, Mapping[str, Any]], Any]:
-        """A function that runs the calls that were seen. One for plans, without ``records``, leaves those that autograd
-        records: a plan has one kernel, and refuses operands unlike those it was made for. One with ``transposed`` is
-        given the transpose of b.
+    ) -> Callable[[Any, Any, Any, Mapping[str, Any]], Any]:  # fmt: skip
+        """A function that runs repeated calls. One for plans, without ``records``, leaves those that autograd
+        records: a plan has one kernel, and refuses operands unlike those that were planned. One with ``transposed`` is
+        called with the transpose of b.
         """
-        recent: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
-        last: Replay | None = None  # of calls with a and b alone, which need no look-up for it
 
         def call(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
-            nonlocal last
-            if forward._current_level >= 0 or modes._is_in_torch_dispatch_mode or traced():
-                return None  # no guard detects these
-            recorded = grad() and _recorded(a, b, out, options)
+            if forward._current_level >= 0 or modes._is_in_torch_dispatch_mode or traced() or transformed():
+                return None  # no fact of a tensor shows these
+            recorded = grad() and (
+                a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
+                or (bool(options) and any(getattr(x, "requires_grad", False) for x in options.values()))
+            )  # fmt: skip
             if recorded and (out is not None or not records or registered.record is None):
                 return None
-            alone = out is None and not options
-            if alone and last is not None:
-                result = last(a, b, None, options, False, recorded)
-                if result is not None:
-                    return result
-            slot = a.shape, a.stride(), b.shape, b.stride(), out is None, *options
-            replay = recent.get(slot)
-            if replay is not None and replay is not last:
-                result = replay(a, b, out, options, False, recorded)
-                if result is not None:
-                    if alone:
-                        last = replay
-                    return result
-            if transformed() or state.dispatched():
-                return None
-            tensors = _tensors(a, b, out, options)
-            right = b.t() if transposed else b
-            found = find(key_of(_tensors(a, right, out, options), out, options))
-            if out is None:
-                if state.rounded(a.device.type, tuple(x.dtype for x in tensors)):
+            right, shape, strides = b.__class__, b.shape, b.stride()
+            if transposed:
+                right, shape, strides = tensor if right is parameter else right, shape[::-1], strides[::-1]
+            key: tuple[Any, ...] = (
+                settings(), a.__class__, a.dtype, a.shape, a.stride(), a.device, a.is_neg(),
+                right, b.dtype, shape, strides, b.device, b.is_neg(),
+            )  # fmt: skip
+            if out is not None:
+                key += facts(out)
+            if options:
+                more = of_options(options, out)
+                if more is None:
                     return None
-                if found is None:
-                    return None if recorded else families.product(a, right, options)
-            elif found is None:
+                key += more
+            if out is None and casting() and state.rounded(a.device.type, _dtypes(a, b, options)):
                 return None
-            if found.careful and any(x.is_neg() or x.is_conj() for x in tensors):
+            replay = find(key)
+            if replay is not None:
+                if replay.careful and _lazy(a, b, out, options):
+                    return None
+                if recorded:
+                    a.data_ptr(), b.data_ptr()  # raises for the tensors that torch.autograd.grad maps over
+                    return replay if replay.recordable else None
+                result = replay.run(a, b, out, options)
+                if result is not None:
+                    return result
+            elif recorded:
                 return None
-            replay = found.replay(tensors, transposed)
-            keep(recent, slot, replay, _MOST)
-            if alone:
-                last = replay
-            return replay(a, b, out, options, True, recorded)
+            replay = find((*key, *low_bits(a, b, out, options)[1]))
+            if replay is not None:
+                return None if replay.careful and _lazy(a, b, out, options) else replay.run(a, b, out, options)
+            return families.product(a, b.t() if transposed else b, options) if out is None else None
 
         return call
 
-    def key_of(tensors: Sequence[Any], out: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:
-        key = [settings(), out is None]
-        for x in tensors:
-            key += facts(x)
-        if options:
-            get = options.get
-            key += (*options, get("c") is out, *[options[x] is None for x in options if x in OPERANDS])
-            key += (scalar_kind(get("alpha", alpha)), scalar_kind(get("beta", beta)))
-            key += chain.from_iterable((options[x].__class__, options[x]) for x in options if x not in _READ)
-        return tuple(key)
+    def of_options(options: Mapping[str, Any], out: Any) -> tuple[Any, ...] | None:
+        """The part of a key that options have; None for a scalar that is no number of Python."""
+        key: tuple[Any, ...] = ()
+        for name, x in options.items():
+            cls = x.__class__
+            if cls is float and name in _NUMBERS and _SMALL <= x <= _LARGE and x != 1:  # the commonest, without a call
+                key += (name, x < 2**31 and x.is_integer())
+            elif name in _NUMBERS:
+                if cls not in _SCALARS:
+                    return None
+                key += (name, scalar_class(x))
+            elif name not in OPERANDS:
+                key += (name, cls, x)
+            elif x is None or (x is out and name == "c"):
+                key += (name, x is None)
+            else:
+                key += (name, cls, x.dtype, x.shape, x.stride(), x.device, x.is_neg())
+        return key
 
     def learn(
         arrays: Any, problem: GemmProblem, shape: tuple[int, ...], run: Callable[..., None],
@@ -125,125 +118,90 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
             return
         if "stream" in options or not all(x.__class__ in _SCALARS for x in scalars):
             return
-        tensors = _tensors(a, b, out, options)
-        views = [arrays.view(x, "operand") for x in tensors]
+        views = [arrays.view(x, "operand") for x in _tensors(a, b, out, options)]
         reached = [reach(x) for x in views]
-        writes = out is not None or any(name in OPERANDS and OPERANDS[name].written for name in options)
+        writes = out is not None or any(OPERANDS[x].written for x in options if x in OPERANDS)
         if writes and any(before for before, _ in reached):
             return  # the overlap test covers memory from the first element on
-        spans = tuple(span for _, span in reached)
         operands = {x: options[x] for x in OPERANDS if options.get(x) is not None}
         at_addresses = arrays.at_addresses(run, problem, shape, a, b, out, operands)
         if at_addresses is None:
             return
+        more = of_options(options, out) if options else ()
+        if more is None:
+            return
         form = Form(options, out)
-        make = partial(_replay, arrays, settings, problem, shape, at_addresses, form, spans, *scalars)
-        lazy = problem.compute_dtype.kind == "c" or not all(map(_dense, views))
-        keep(kinds, key_of(tensors, out, options), Kind(make, lazy), _MOST)
+        mask, low = low_bits(a, b, out, options)
+        spans = tuple(span for _, span in reached)
+        function = _replay(arrays, problem, shape, at_addresses, form, spans, scalars, mask, low)
+        lazy = problem.compute_dtype.kind == "c"
+        key = (settings(), *facts(a), *facts(b), *(() if out is None else facts(out)), *more)
+        names = tuple(x for x in operands if not OPERANDS[x].written)
+        replay = Replay(function, names, recordable=out is None and len(names) == len(operands), careful=lazy)
+        keep(replays, (*key, *low) if any(low) else key, replay, _MAX_ENTRIES)
 
-    planned, linear = remembering(records=False), remembering(transposed=True)
-    return FastPath(remembering(), learn, planned, families.learn, linear)
+    planned, linear = look_up(records=False), look_up(transposed=True)
+    return FastPath(look_up(), learn, planned, families.learn, linear)
 
 
-def low_bits(x: Any) -> int:
-    """The bits of a tensor's address that its alignment depends on: on the CPU, whether elements are aligned."""
-    return x.element_size() - 1 if x.is_cpu else _LOW
+def facts(x: Any) -> tuple[Any, ...]:
+    """Return what counts of a tensor for the look-up of a call, but for the low bits of its address.
+
+    torch may have negated a tensor lazily, so that its memory does not hold its elements.
+    """
+    return x.__class__, x.dtype, x.shape, x.stride(), x.device, x.is_neg()
 
 
-class Kind:
-    """A kind of calls."""
-
-    def __init__(self, make: Callable[[Sequence[Any]], Replay], careful: bool) -> None:
-        """``make`` returns the replay of calls with tensors like these. ``careful``: torch may have negated or
-        conjugated such tensors lazily.
-        """
-        self.careful = careful
-        self._make, self._replays = make, dict[tuple[bool, ...], Replay]()
-
-    def replay(self, tensors: Sequence[Any], transposed: bool) -> Replay:
-        """Return the replay of calls with tensors like these. Which of them require grad, guards compare, too.
-
-        ``transposed``: they have the transpose of b in its place, whose memory is the same.
-        """
-        flags = transposed, *[x.requires_grad for x in tensors]
-        replay = self._replays.get(flags)
-        if replay is None:
-            replay = self._replays[flags] = self._make(tensors)
-        return replay
+def low_bits(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> tuple[int, tuple[int, ...]]:
+    """Return a mask of the bits of addresses that alignment depends on, and those bits of all tensors of a call. On the
+    CPU it is whether elements are aligned.
+    """
+    tensors = _tensors(a, b, out, options)
+    mask = max(x.element_size() for x in tensors) - 1 if a.is_cpu else _LOW
+    return mask, tuple(x.data_ptr() & mask for x in tensors)
 
 
 class Form:
     """Which options a call has; it keeps no tensor."""
 
     def __init__(self, options: Mapping[str, Any], out: Any) -> None:
-        self.options, self.new = bool(options), out is None
-        self.names = tuple(x for x in options if x in OPERANDS)
-        self.given = tuple(x for x in self.names if options[x] is not None)
-        self.in_place = "c" in self.given and options["c"] is out
-        self.apart = tuple(x for x in self.given if not (self.in_place and x == "c"))
+        self.new = out is None
+        self.operands = tuple(x for x in options if x in OPERANDS and options[x] is not None)
+        self.in_place = "c" in self.operands and options["c"] is out
+        self.apart = tuple(x for x in self.operands if not (self.in_place and x == "c"))
         """Operands in memory of their own."""
         self.alpha, self.beta = "alpha" in options, "beta" in options
-        self.others = tuple((x, options[x].__class__, options[x]) for x in options if x not in _READ)
 
 
 def _replay(
-    arrays: Any, settings: Callable[[], object], problem: GemmProblem, shape: tuple[int, ...],
-    run: Callable[..., None], form: Form, spans: tuple[int, ...], alpha: Any, beta: Any, tensors: Sequence[Any],
-) -> Replay:  # fmt: skip
-    """The replay of a call. What it compares and reads is determined here once, not in each call."""
+    arrays: Any, problem: GemmProblem, shape: tuple[int, ...], run: Callable[..., None], form: Form,
+    spans: tuple[int, ...], scalars: tuple[Any, Any], mask: int, low: tuple[int, ...],
+) -> Callable[[Any, Any, Any, Mapping[str, Any]], Any]:  # fmt: skip
+    """The function that runs a call again, and returns None, with nothing done, where addresses are aligned otherwise,
+    memory is shared, or a tensor has none (torch has such zeros). What it reads is determined here, not in each call.
+    """
     empty, stream, written = arrays.module.empty, arrays.raw_stream, arrays.increment_version
-    dtype, place, ordinal, at = arrays.dtype_of(problem.out.dtype), arrays.place, arrays.device.index, settings()
-    # A guard made under autocast would still hold after autocast rounds to another dtype.
-    check = None if state.casting(arrays.device.kind) else guard(*tensors)
-    mask = max(map(low_bits, tensors))
-    low = tuple(x.data_ptr() & mask for x in tensors)
+    dtype, device, ordinal = arrays.dtype_of(problem.out.dtype), arrays.torch_device, arrays.device.index
+    alpha, beta = scalars
     aligned = not any(low)
-    new, names, given, in_place, apart = form.new, form.names, form.given, form.in_place, form.apart
-    passed = tuple(x for x in given if x != "c" or beta != 0)
+    new, in_place, apart = form.new, form.in_place, form.apart
+    passed = tuple(x for x in form.operands if x != "c" or beta != 0)
     shares = [x for x in apart if OPERANDS[x].written]
     scaled, weighted = form.alpha, form.beta
-    kind, weight_kind = scalar_kind(alpha), scalar_kind(beta)
-    others = form.others
     a_span, b_span, out_span = (*spans[:2], 0) if new else spans[:3]
     rest = dict(zip(apart, spans[2 if new else 3 :]))
 
-    def same(
-        a: Any, b: Any, out: Any, more: Sequence[Any], scale: Any, weight: Any, options: Mapping[str, Any],
-        places: Sequence[int] | None,
-    ) -> bool:  # fmt: skip
-        """Whether a call is of this kind. ``places`` has the addresses where their low bits matter."""
-        if check is None or settings() != at:
-            return False
-        if not (check(a, b, *more) if new else check(a, b, out, *more)):
-            return False
-        # A number of another class, a tensor above all, is checked and converted on the slow path.
-        if scaled and (scale.__class__ not in _SCALARS or (scale != alpha and scalar_kind(scale) != kind)):
-            return False
-        if weighted and (weight.__class__ not in _SCALARS or (weight != beta and scalar_kind(weight) != weight_kind)):
-            return False
-        for name, cls, value in others:
-            other = options[name]
-            if other.__class__ is not cls or other != value:
-                return False
-        return places is None or tuple(x & mask for x in places) == low
-
-    def plain(a: Any, b: Any, out: Any, options: Mapping[str, Any], known: bool, recorded: bool) -> Any:
-        if not known and (check is None or not check(a, b) or settings() != at):
-            return None
+    def plain(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
         x, y = a.data_ptr(), b.data_ptr()
-        if (x | y) & mask if aligned else (x & mask, y & mask) != low:
+        if ((x | y) & mask if aligned else (x & mask, y & mask) != low) or not (x and y):
             return None
-        if recorded:
-            return plain
-        result = empty(shape, dtype=dtype, device=place)
+        result = empty(shape, dtype=dtype, device=device)
         run(x, y, result.data_ptr(), alpha, beta, stream(ordinal))
         return result
 
-    def plain_out(a: Any, b: Any, out: Any, options: Mapping[str, Any], known: bool, recorded: bool) -> Any:
-        if not known and (check is None or not check(a, b, out) or settings() != at):
-            return None
+    def plain_out(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
         x, y, z = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        if (x | y | z) & mask if aligned else (x & mask, y & mask, z & mask) != low:
+        if ((x | y | z) & mask if aligned else (x & mask, y & mask, z & mask) != low) or not (x and y):
             return None
         if (z < x + a_span and x < z + out_span) or (z < y + b_span and y < z + out_span):
             return None
@@ -251,72 +209,50 @@ def _replay(
         run(x, y, z, alpha, beta, stream(ordinal))
         return out
 
-    def biased(a: Any, b: Any, out: Any, options: Mapping[str, Any], known: bool, recorded: bool) -> Any:
-        bias = options["bias"]
-        if not known:
-            if check is None or not check(a, b, bias) or settings() != at:
-                return None
-            for name, cls, value in others:
-                given = options[name]
-                if given.__class__ is not cls or given != value:
-                    return None
-        x, y, v = a.data_ptr(), b.data_ptr(), bias.data_ptr()
-        if (x | y | v) & mask if aligned else (x & mask, y & mask, v & mask) != low:
+    def biased(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
+        x, y, v = a.data_ptr(), b.data_ptr(), options["bias"].data_ptr()
+        if ((x | y | v) & mask if aligned else (x & mask, y & mask, v & mask) != low) or not (x and y and v):
             return None
-        if recorded:
-            return biased
-        result = empty(shape, dtype=dtype, device=place)
+        result = empty(shape, dtype=dtype, device=device)
         run(x, y, result.data_ptr(), alpha, beta, stream(ordinal), bias=v)
         return result
 
-    def full(a: Any, b: Any, out: Any, options: Mapping[str, Any], known: bool, recorded: bool) -> Any:
-        for name in names:
-            if (options[name] is not None) is not (name in given):
-                return None
-        if in_place and options["c"] is not out:
-            return None
-        more = [options[name] for name in apart]
+    def full(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
         x, y = a.data_ptr(), b.data_ptr()
-        at_operands = [operand.data_ptr() for operand in more]
-        bits = x | y
-        for z in at_operands:
-            bits |= z
-        scale = options["alpha"] if scaled else alpha
-        weight = options["beta"] if weighted else beta
         z = 0 if new else out.data_ptr()
-        if not known:
-            places = None
-            if (bits | z) & mask or not aligned:
-                places = (x, y, *at_operands) if new else (x, y, z, *at_operands)
-            if not same(a, b, out, more, scale, weight, options, places):
-                return None
-        if recorded:
-            return None if shares else full
-        if shares and _written_meets(shares, (("a", x, a_span), ("b", y, b_span)), apart, at_operands, rest):
+        others = [options[name].data_ptr() for name in apart]
+        addresses = (x, y, *others) if new else (x, y, z, *others)
+        if tuple([address & mask for address in addresses]) != low or 0 in addresses:
+            return None
+        if shares and _written_meets(shares, (("a", x, a_span), ("b", y, b_span)), apart, others, rest):
             return None
         if new:
-            out = empty(shape, dtype=dtype, device=place)
+            out = empty(shape, dtype=dtype, device=device)
             z = out.data_ptr()
         else:
             end = z + out_span
             if (z < x + a_span and x < end) or (z < y + b_span and y < end):
                 return None
-            for name, w in zip(apart, at_operands):
+            for name, w in zip(apart, others):
                 if z < w + rest[name] and w < end:
                     return None
             written(out)
         for name in shares:
             written(options[name])
-        pointers = dict(zip(apart, at_operands))
+        pointers = dict(zip(apart, others))
         if in_place:
             pointers["c"] = z
         if passed != apart:
             pointers = {name: pointers[name] for name in passed}
+        scale = options["alpha"] if scaled else alpha
+        weight = options["beta"] if weighted else beta
         run(x, y, z, scale, weight, stream(ordinal), **pointers)
         return out
 
-    if form.options:
-        return biased if new and names == given == ("bias",) and not (scaled or weighted) else full
+    if apart == ("bias",) and new and not (scaled or weighted):
+        return biased
+    if apart or scaled or weighted or in_place:
+        return full
     return plain if new else plain_out
 
 
@@ -337,24 +273,17 @@ def _written_meets(
 
 def _tensors(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> list[Any]:
     """The tensors of a call; ``c`` where it is not ``out``."""
-    found = [a, b] if out is None else [a, b, out]
+    tensors = [a, b] if out is None else [a, b, out]
     for name, x in options.items():
         if x is not None and name in OPERANDS and not (name == "c" and x is out):
-            found.append(x)
-    return found
+            tensors.append(x)
+    return tensors
 
 
-def _recorded(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> bool:
-    """Whether an operand requires grad."""
-    if a.requires_grad or b.requires_grad or (out is not None and out.requires_grad):
-        return True
-    return bool(options) and any(getattr(x, "requires_grad", False) for x in options.values())
+def _dtypes(a: Any, b: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(x.dtype for x in _tensors(a, b, None, options))
 
 
-def _dense(x: DeviceView) -> bool:
-    return any(abs(step) == x.itemsize for step, size in zip(x.strides, x.shape) if size > 1)
-
-
-def _place_of(torch: Any) -> Callable[[Any], object]:
-    """A function for a tensor's device; for its index, which is faster, where torch has one kind of device only."""
-    return torch.Tensor.get_device if "torch_musa" not in sys.modules else lambda x: x.device
+def _lazy(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> bool:
+    """Whether torch has conjugated a tensor lazily: its memory does not hold its elements."""
+    return any(x.is_conj() for x in _tensors(a, b, out, options))

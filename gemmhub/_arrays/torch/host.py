@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import Any
 
@@ -30,7 +30,7 @@ class TorchHostArrays(DLPackArrays):
     def __init__(self) -> None:
         super().__init__("torch")
         self.module = torch = sys.modules["torch"]
-        self.place = torch.device("cpu")
+        self.torch_device = torch.device("cpu")
         self.increment_version = tensors.increment_version()
         self._formats = _formats()
 
@@ -53,9 +53,9 @@ class TorchHostArrays(DLPackArrays):
         """
         left, right = self.view(a, "a"), self.view(b, "b")
         result = np.empty(shape, problem.out.dtype) if out is None else self.view(out, "out")
-        whole = (*shape[:-1], problem.n) if right.ndim > 1 else shape
+        product_shape = (*shape[:-1], problem.n) if right.ndim > 1 else shape
         product = Product(
-            problem.m, problem.n, problem.k, problem.batch, left.ndim, right.ndim, whole, problem.out.dtype,
+            problem.m, problem.n, problem.k, problem.batch, left.ndim, right.ndim, product_shape, problem.out.dtype,
             problem.compute_dtype,
         )  # fmt: skip
         readers = {}
@@ -69,28 +69,31 @@ class TorchHostArrays(DLPackArrays):
         read_out = _reader(expand(result, left.ndim, right.ndim))
 
         def at_addresses(x: int, y: int, z: int, alpha: Any, beta: Any, stream: None, **named: int) -> None:
-            given = {name: readers[name](address) for name, address in named.items()} if named else named
+            arrays = {name: readers[name](address) for name, address in named.items()} if named else named
             # Infinity and NaN are results: the caller's state must not make an exception of one.
             with np.errstate(all="ignore"):
-                run(read_a(x), read_b(y), read_out(z), alpha, beta, None, **given)
+                run(read_a(x), read_b(y), read_out(z), alpha, beta, None, **arrays)
 
         return at_addresses
+
+    def key(self, x: Any) -> Hashable:
+        return tensors.key(x)
 
     def view(self, x: Any, argument: str) -> Array:
         if not tensors.is_tensor(x):
             return super().view(x, argument)
-        found = tensors.address(x, argument)
+        pointer = tensors.address(x, argument)
         known = self._formats.get(x.dtype)
         if known is None:
             raise dtypes.unsupported(argument, x.dtype)
         if not x.is_cpu:
             raise InputError(argument, f"a tensor on {x.device}", "tensors on the CPU", "move it there with .cpu()")
         code, dtype = known
-        if not found:
+        if not pointer:
             return np.empty(tuple(x.shape), dtype)  # NumPy before 2 rejects an address of 0
         size = dtype.itemsize
         strides = tuple([step * size for step in x.stride()])
-        native = np.asarray(_Memory(x, code, found, tuple(x.shape), strides))
+        native = np.asarray(_Memory(x, code, pointer, tuple(x.shape), strides))
         return native if native.dtype is dtype else native.view(dtype)
 
     def wrap(self, native: Array, operands: tuple[Any, ...]) -> Array:
@@ -130,7 +133,8 @@ def _formats() -> dict[Any, tuple[str, DType]]:
     """(Code of the array interface, dtype) of each of torch's dtypes. Dtypes that NumPy lacks are passed as bytes."""
     to_ours, _ = torch_dtypes()
     return {
-        theirs: (f"|V{ours.itemsize}" if ours.name in ML_DTYPES else ours.str, ours) for theirs, ours in to_ours.items()
+        torch_dtype: (f"|V{hub_dtype.itemsize}" if hub_dtype.name in ML_DTYPES else hub_dtype.str, hub_dtype)
+        for torch_dtype, hub_dtype in to_ours.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Operands of torch on a CUDA or MUSA device.
+"""Operands of torch on a device of a registered type.
 
 torch is never imported here: where a tensor exists, torch is loaded already. gemmhub reads a tensor's address and
 geometry, gets memory and the current stream from torch, and moves no data.
@@ -7,7 +7,7 @@ geometry, gets memory and the current stream from torch, and moves no data.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from gemmhub import dtypes
 from gemmhub._arrays.torch import calls, tensors
 from gemmhub._base.device_clock import DeviceClock
+from gemmhub._base.device_types import DeviceType, device_type
 from gemmhub._base.geometry import DeviceView
 from gemmhub.array_library import DeviceArrays, FastPath
 from gemmhub.capability import Device
@@ -27,26 +28,30 @@ Array = Any
 
 
 class TorchArrays(DeviceArrays):
-    """Dense ``torch.Tensor`` on a CUDA or MUSA device."""
+    """Dense ``torch.Tensor`` on a device of a registered type."""
 
     name = "torch"
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self.module = torch = sys.modules["torch"]
-        self._runtime = getattr(torch, device.kind)
-        self.place = torch.device(device.kind, device.index)
+        known = device_type(device.type)
+        self._runtime = getattr(torch, known.torch)
+        self.torch_device = torch.device(known.torch, device.index)
         self._dtypes, self._to_torch = torch_dtypes()
-        self.raw_stream = _raw_stream(torch, device)
+        self.raw_stream = _raw_stream(torch, known)
         self.increment_version = tensors.increment_version()
         # torch before 2.5 has OutOfMemoryError in torch.cuda only.
         self._out_of_memory = getattr(torch, "OutOfMemoryError", None) or self._runtime.OutOfMemoryError
+
+    def key(self, x: Any) -> Hashable:
+        return tensors.key(x)
 
     def view(self, x: Any, argument: str) -> DeviceView:
         torch = self.module
         if not isinstance(x, torch.Tensor):
             raise self.foreign(x, argument)
-        if x.device != self.place:
+        if x.device != self.torch_device:
             raise DeviceError(argument, f"on {x.device}", f"operands on {self.device}", "move it there with .to()")
         address = tensors.address(x, argument)
         dtype = self._dtypes.get(x.dtype)
@@ -58,29 +63,29 @@ class TorchArrays(DeviceArrays):
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         self.check_size(shape, dtype)
         try:
-            return self.module.empty(shape, dtype=self._to_torch[dtype], device=self.place)
+            return self.module.empty(shape, dtype=self._to_torch[dtype], device=self.torch_device)
         except (MemoryError, self._out_of_memory) as error:
             raise self.no_memory(shape, dtype, error) from None
         except RuntimeError as error:
             raise self.lost(error) from error
 
-    def twin(self, x: DeviceView) -> Array:
+    def empty_strided_like(self, x: DeviceView) -> Array:
         size = x.dtype.itemsize
         steps = tuple(step // size for step in x.strides)
         try:
-            return self.module.empty_strided(x.shape, steps, dtype=self._to_torch[x.dtype], device=self.place)
+            return self.module.empty_strided(x.shape, steps, dtype=self._to_torch[x.dtype], device=self.torch_device)
         except (MemoryError, self._out_of_memory) as error:
             raise self.no_memory(x.shape, x.dtype, error) from None
 
     def clone(self, x: Array) -> Array:
         native = x if isinstance(x, DeviceView) else self.view(x, "x")
-        twin = self.twin(native)
-        twin.copy_(native.owner)
-        return twin
+        copy = self.empty_strided_like(native)
+        copy.copy_(native.owner)
+        return copy
 
     def from_host(self, x: Array) -> Array:
         bits = self.module.from_numpy(x.flatten().view(np.uint8))
-        return bits.to(self.place).view(self._to_torch[x.dtype]).reshape(x.shape)
+        return bits.to(self.torch_device).view(self._to_torch[x.dtype]).reshape(x.shape)
 
     def to_host(self, x: Array) -> Array:
         dtype = self._dtypes.get(x.dtype)
@@ -98,17 +103,17 @@ class TorchArrays(DeviceArrays):
         return int(self.raw_stream(self.device.index))
 
     def capturing(self) -> bool:
-        asked = getattr(self._runtime, "is_current_stream_capturing", None)  # torch_musa may lack it
-        return asked is not None and bool(asked())
+        test = getattr(self._runtime, "is_current_stream_capturing", None)  # torch_musa may lack it
+        return test is not None and bool(test())
 
     def on(self, stream: int | None) -> AbstractContextManager[object]:
-        """Make the device, and ``stream`` where one is given, current for a block."""
+        """Make the device, and ``stream`` unless it is None, current for a block."""
         runtime = self._runtime
         if stream is None or stream == self.current_stream():
             return runtime.device(self.device.index)  # type: ignore[no-any-return]
         if stream == 0:  # ExternalStream(0) would be a stream of torch's own pool
             return runtime.stream(runtime.default_stream(self.device.index))  # type: ignore[no-any-return]
-        return runtime.stream(runtime.ExternalStream(stream, device=self.place))  # type: ignore[no-any-return]
+        return runtime.stream(runtime.ExternalStream(stream, device=self.torch_device))  # type: ignore[no-any-return]
 
     def synchronize(self) -> None:
         self._runtime.synchronize(self.device.index)
@@ -127,20 +132,20 @@ class TorchArrays(DeviceArrays):
     def clock(self) -> DeviceClock:
         properties = self._runtime.get_device_properties(self.device.index)
         cache = getattr(properties, "L2_cache_size", 0) or 64 * 2**20
-        flush = self.module.empty(2 * cache, dtype=self.module.uint8, device=self.place)
+        flush = self.module.empty(2 * cache, dtype=self.module.uint8, device=self.torch_device)
         return DeviceClock(
             lambda: self._runtime.Event(enable_timing=True), lambda x, y: x.elapsed_time(y), flush.zero_, cache,
             lambda: self.on(None),
         )  # fmt: skip
 
 
-def _raw_stream(torch: Any, device: Device) -> Any:
+def _raw_stream(torch: Any, known: DeviceType) -> Any:
     """``index -> handle`` of the current stream. torch's own fast path, where present, takes 0.1 us instead of 1 us."""
-    raw = getattr(torch._C, f"_{device.kind}_getCurrentRawStream", None)
+    raw = getattr(torch._C, f"_{known.torch}_getCurrentRawStream", None)
     if raw is not None:
         return raw
-    runtime, attribute = getattr(torch, device.kind), f"{device.kind}_stream"
-    return lambda index: getattr(runtime.current_stream(index), attribute)
+    runtime = getattr(torch, known.torch)
+    return lambda index: getattr(runtime.current_stream(index), known.stream)
 
 
 @cache
@@ -148,12 +153,12 @@ def torch_dtypes() -> tuple[dict[Any, DType], dict[DType, Any]]:
     """Maps from torch's dtypes to gemmhub's, and back."""
     torch = sys.modules["torch"]
     pairs = [(getattr(torch, name, None), dtypes.as_dtype(name)) for name in dtypes.SUPPORTED]
-    known = [(theirs, ours) for theirs, ours in pairs if theirs is not None]
-    return dict(known), {ours: theirs for theirs, ours in known}
+    known = [(torch_dtype, dtype) for torch_dtype, dtype in pairs if torch_dtype is not None]
+    return dict(known), {dtype: torch_dtype for torch_dtype, dtype in known}
 
 
 def output_dtype(a: Any, b: Any, wanted: Any) -> Any:
-    """The dtype, as torch's, of the product of tensors of torch's dtypes ``a`` and ``b``, given ``wanted``."""
+    """torch's dtype of the product of tensors of torch's dtypes ``a`` and ``b``, for the out_dtype ``wanted``."""
     to_ours, to_torch = torch_dtypes()
     for name, x in (("a", a), ("b", b), ("out_dtype", wanted)):
         if x is not None and x not in to_ours:
@@ -169,6 +174,6 @@ def epilogue_dtype(a: Any, b: Any, out: Any) -> Any:
 
 
 @cache
-def torch_arrays(kind: str, index: int) -> TorchArrays:
+def torch_arrays(device_name: str, index: int) -> TorchArrays:
     """The array library torch on one device."""
-    return TorchArrays(Device(kind, index))
+    return TorchArrays(Device(device_name, index))

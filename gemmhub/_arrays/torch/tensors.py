@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
+from gemmhub._base.geometry import MAX_ALIGNMENT
 from gemmhub.errors import InputError
 
 LOWEST = "2.1"
@@ -24,12 +25,12 @@ def is_tensor(x: object) -> bool:
 
 
 def memory(x: Any, argument: str) -> int:
-    """The address of a dense tensor; InputError for any other tensor, with its kind."""
+    """The address of a dense tensor; InputError, naming the type, for any other tensor."""
     torch = sys.modules["torch"]
-    kind: Any = type(x)
-    if kind is not torch.Tensor and not plain_subclass(kind):
+    cls: Any = type(x)
+    if cls is not torch.Tensor and not plain_subclass(cls):
         raise InputError(
-            argument, f"a {kind.__qualname__}, a subclass of torch.Tensor that computes or wraps results itself",
+            argument, f"a {cls.__qualname__}, a subclass of torch.Tensor that computes or wraps results itself",
             "torch.Tensor and torch.nn.Parameter",
             f"pass the plain tensor: {argument}.to_local() of a DTensor, {argument}.as_subclass(torch.Tensor) of a "
             "subclass that adds only names",
@@ -38,17 +39,17 @@ def memory(x: Any, argument: str) -> int:
         layout = "nested" if x.is_nested else x.layout
         raise InputError(argument, f"a tensor of layout {layout}", "dense tensors", "make it dense (x.to_dense())")
     try:
-        found = int(x.data_ptr())
+        pointer = int(x.data_ptr())
     except RuntimeError as error:
         raise _without_memory(argument) from error
-    if not found and x.numel():
+    if not pointer and x.numel():
         raise _without_memory(argument)
-    return found
+    return pointer
 
 
 def address(x: Any, argument: str) -> int:
-    """The address of a tensor that a product may read or write; InputError for any other tensor, with its kind."""
-    found = memory(x, argument)
+    """The address of a tensor that a product may read or write; InputError, naming the type, for any other tensor."""
+    pointer = memory(x, argument)
     if recording():  # reached past the door: by a plan, or by tune
         raise InputError(
             argument, "a tensor of a function that torch.jit.trace records: a result computed from its memory would "
@@ -60,20 +61,30 @@ def address(x: Any, argument: str) -> int:
             argument, "a tensor that requires grad: only gemmhub.matmul records gradients", "tensors that do not",
             "pass x.detach(), or call under torch.no_grad()",
         )  # fmt: skip
+    if forward_mode() and forward_ad().unpack_dual(x).tangent is not None:
+        raise InputError(
+            argument, "a tensor with a tangent: only gemmhub.matmul computes tangents", "tensors without",
+            "call gemmhub.matmul, or pass torch.autograd.forward_ad.unpack_dual(x).primal",
+        )  # fmt: skip
     if x.is_conj() or x.is_neg():
         raise lazy(argument)
-    return found
+    return pointer
 
 
-def plain_subclass(kind: Any) -> bool:
+def key(x: Any) -> tuple[Any, ...]:
+    """The facts of a tensor on any device that a decision depends on. AttributeError for other objects."""
+    return x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % MAX_ALIGNMENT
+
+
+def plain_subclass(cls: Any) -> bool:
     """Whether torch's functions treat tensors of a subclass as plain tensors, as with torch.nn.Parameter."""
-    return _plain_subclass(kind)
+    return _plain_subclass(cls)
 
 
 @lru_cache(maxsize=64)
-def _plain_subclass(kind: type) -> bool:
+def _plain_subclass(cls: type) -> bool:
     tensor: Any = sys.modules["torch"].Tensor
-    own: Any = kind
+    own: Any = cls
     function, dispatch = own.__torch_function__, own.__torch_dispatch__
     # The default __torch_function__ makes results of the subclass; Parameter has the disabled one.
     return function is sys.modules["torch"].nn.Parameter.__torch_function__ and dispatch is tensor.__torch_dispatch__
@@ -95,7 +106,7 @@ def recording_test() -> Callable[[], bool]:
     return getattr(getattr(sys.modules["torch"], "_C", None), "_is_tracing", bool)
 
 
-def traced(found: Iterable[Any]) -> bool:
+def traced(operands: Iterable[Any]) -> bool:
     """Whether a product of tensors must be an operator of torch.
 
     It must under a tracer, a transform or a dispatch mode, on the device meta, and for subclasses that handle operators
@@ -104,7 +115,7 @@ def traced(found: Iterable[Any]) -> bool:
     if recording() or dispatched() or forward_mode() or transform_test()():
         return True
     tensor = sys.modules["torch"].Tensor
-    for x in found:
+    for x in operands:
         if type(x) is not tensor and not plain_subclass(type(x)):
             return True
         if x.is_meta or _mapped_test()(x):
@@ -133,30 +144,30 @@ def forward_mode() -> bool:
 @cache
 def forward_ad() -> Any:
     """torch's module of forward mode, whose level is 0 or more while forward mode is on."""
-    found = getattr(getattr(sys.modules["torch"], "autograd", None), "forward_ad", None)
-    return found if hasattr(found, "_current_level") else SimpleNamespace(_current_level=-1)
+    module = getattr(getattr(sys.modules["torch"], "autograd", None), "forward_ad", None)
+    return module if hasattr(module, "_current_level") else SimpleNamespace(_current_level=-1)
 
 
-def casting(kind: str) -> bool:
-    """Whether torch.autocast is on for devices of this kind."""
-    asked = autocast_test()
-    return asked is not None and asked(kind)
+def casting(device_type: str) -> bool:
+    """Whether torch.autocast is on for devices of this type."""
+    test = autocast_test()
+    return test is not None and test(device_type)
 
 
-def rounded(kind: str, found: tuple[Any, ...]) -> bool:
-    """Whether torch.autocast rounds a tensor of one of these dtypes, on a device of this kind, to another dtype."""
-    if not casting(kind):
+def rounded(device_type: str, operand_dtypes: tuple[Any, ...]) -> bool:
+    """Whether torch.autocast rounds a tensor of one of these dtypes, on a device of this type, to another dtype."""
+    if not casting(device_type):
         return False
     torch: Any = sys.modules["torch"]
-    wanted, narrow = torch.get_autocast_dtype(kind), (torch.float32, torch.float16, torch.bfloat16)
-    return any(x is not wanted and x in narrow for x in found)
+    wanted, narrow = torch.get_autocast_dtype(device_type), (torch.float32, torch.float16, torch.bfloat16)
+    return any(x is not wanted and x in narrow for x in operand_dtypes)
 
 
 class Modified(Exception):  # noqa: N818  (never leaves gemmhub)
     """A mode of torch may change what a product means."""
 
 
-def unmodified(run: Callable[..., Any], found: tuple[Any, ...]) -> Callable[..., Any]:
+def unmodified(run: Callable[..., Any], operand_dtypes: tuple[Any, ...]) -> Callable[..., Any]:
     """Guard ``run``, a repeated call with CPU tensors of these dtypes, against modes of torch that change its meaning.
 
     Where one may, it raises :class:`Modified`, and gemmhub analyses the call anew.
@@ -164,7 +175,7 @@ def unmodified(run: Callable[..., Any], found: tuple[Any, ...]) -> Callable[...,
     modes, forward = dispatch_depth(), forward_ad()
 
     def checked(a: Any, b: Any, out: Any = None, *rest: Any) -> Any:
-        if modes() or forward._current_level >= 0 or (out is None and rounded("cpu", found)):
+        if modes() or forward._current_level >= 0 or (out is None and rounded("cpu", operand_dtypes)):
             raise Modified
         return run(a, b, out, *rest)
 
@@ -176,8 +187,10 @@ def dispatch_modes() -> Any:
     """torch's module whose ``_is_in_torch_dispatch_mode`` is True while any thread has a dispatch mode. Reading that
     costs less than a query for this thread's mode.
     """
-    found = sys.modules.get("torch.utils._python_dispatch")
-    return found if hasattr(found, "_is_in_torch_dispatch_mode") else SimpleNamespace(_is_in_torch_dispatch_mode=False)
+    module = sys.modules.get("torch.utils._python_dispatch")
+    return (
+        module if hasattr(module, "_is_in_torch_dispatch_mode") else SimpleNamespace(_is_in_torch_dispatch_mode=False)
+    )
 
 
 @cache
@@ -186,8 +199,14 @@ def dispatch_depth() -> Callable[[], int]:
 
 
 @cache
+def any_autocast() -> Callable[[], bool]:
+    """A test whether autocast is on in this thread for any device; one that is always true where torch has none."""
+    return getattr(getattr(sys.modules["torch"], "_C", None), "_is_any_autocast_enabled", lambda: True)
+
+
+@cache
 def autocast_test() -> Callable[[str], bool] | None:
-    """A test whether autocast is on for a kind of device; None before torch 2.4, whose autocast is not followed."""
+    """A test whether autocast is on for a device type; None before torch 2.4, whose autocast is not followed."""
     torch: Any = sys.modules["torch"]
     return torch.is_autocast_enabled if hasattr(torch, "get_autocast_dtype") else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import CodeType
 from typing import Any
 
 
@@ -12,30 +11,28 @@ def register() -> None:
 
     if not hasattr(getattr(torch, "autograd", None), "Function"):
         return  # a torch that is still being imported, or a stand-in for it
-    from gemmhub import array_library
+    from gemmhub import api, array_library
     from gemmhub._base import registered
     from gemmhub._doors.torch import calls, node
 
     array_library.register_deferring(torch.Tensor, calls.take)
     registered.record = node.record_again
-    _leave_to_python(torch)
+    registered.exempt = _exempt
+    for function in (api.matmul, api.explain):  # explain's code is that of every checked function
+        _exempt(function)
 
 
-def _leave_to_python(torch: Any) -> None:
-    """Make torch's compiler run gemmhub's own functions uncompiled, where it breaks its graph for them.
+def _exempt(function: Any) -> None:
+    """Make torch's compiler run a function of gemmhub uncompiled, where it breaks its graph for it.
 
-    Otherwise it would compile them frame by frame. The function that marks code for that is not public in torch: where
-    it differs, such calls are slow the first time, and torch issues warnings.
+    Otherwise it would compile what the function calls, frame by frame. The function that marks code for that is not
+    public in torch: where it differs, such calls are slow the first time, and torch issues warnings.
     """
-    from gemmhub import api
-    from gemmhub._call import plan
+    import torch
 
-    makers = (plan.make_plan, plan._learning_plan, plan._short_plan)
-    plans = [code for maker in makers for code in maker.__code__.co_consts if isinstance(code, CodeType)]
     try:
         frames = torch._C._dynamo.eval_frame
         skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
-        for code in (api.matmul.__code__, api.explain.__code__, *plans):  # explain's is that of every checked function
-            frames.set_code_exec_strategy(code, skip)
+        frames.set_code_exec_strategy(function.__code__, skip)
     except (AttributeError, TypeError):
         return

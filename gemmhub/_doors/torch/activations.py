@@ -74,7 +74,7 @@ _FUSED: dict[object, Fused] = {
         "silu": _within(_nn.silu, _silu_gradient),
     }.items()
 }  # fmt: skip
-"""By the formula, which a gated epilogue has of its gate."""
+"""torch's kernels by formula; that of a gated epilogue is its gate's."""
 
 
 def activated(name: str, x: Tensor) -> Tensor:

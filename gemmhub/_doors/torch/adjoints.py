@@ -1,4 +1,4 @@
-"""Products and sums that gradients of products are made of: each is rounded once, to the dtype of its operand."""
+"""Products and sums that compose the gradients of products: each is rounded once, to the dtype of its operand."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ def wide(dtype: Any) -> Any:
     return dtype if dtype.itemsize > 2 else torch.float32
 
 
-def left(g: Tensor, b: Tensor, batch: Any, dtype: Any, transposed: bool, made: Callable[..., Tensor]) -> Tensor:
+def left(
+    g: Tensor, b: Tensor, batch: Any, dtype: Any, transposed: bool, summed_product: Callable[..., Tensor]
+) -> Tensor:
     """``g @ b^H``, summed over the batch dimensions that the left operand lacks."""
     g, b = alike(g, b)
     if transposed:
-        return made(conjugate(b), g.transpose(-2, -1), batch, dtype).transpose(-2, -1)
-    return made(g, conjugate(b).transpose(-2, -1), batch, dtype)
+        return summed_product(conjugate(b), g.transpose(-2, -1), batch, dtype).transpose(-2, -1)
+    return summed_product(g, conjugate(b).transpose(-2, -1), batch, dtype)
 
 
-def right(a: Tensor, g: Tensor, batch: Any, dtype: Any, transposed: bool, made: Callable[..., Tensor]) -> Tensor:
+def right(
+    a: Tensor, g: Tensor, batch: Any, dtype: Any, transposed: bool, summed_product: Callable[..., Tensor]
+) -> Tensor:
     """``a^H @ g``, summed over the batch dimensions that the right operand lacks.
 
     Where it lacks all of them, the sum is part of the product, whose k runs over the rows of all matrices of the batch.
@@ -48,8 +52,8 @@ def right(a: Tensor, g: Tensor, batch: Any, dtype: Any, transposed: bool, made: 
         rows = prod(a.shape[:-1])  # not -1, which is ambiguous where the other size is 0
         a, g = a.reshape(rows, a.shape[-1]), g.reshape(rows, g.shape[-1])
     if transposed:
-        return made(g.transpose(-2, -1), conjugate(a), batch, dtype).transpose(-2, -1)
-    return made(conjugate(a).transpose(-2, -1), g, batch, dtype)
+        return summed_product(g.transpose(-2, -1), conjugate(a), batch, dtype).transpose(-2, -1)
+    return summed_product(conjugate(a).transpose(-2, -1), g, batch, dtype)
 
 
 def summed(x: Tensor, y: Tensor, batch: Any, dtype: Any, multiply: Multiply, options: dict[str, Any]) -> Tensor:
@@ -71,7 +75,7 @@ def summed(x: Tensor, y: Tensor, batch: Any, dtype: Any, multiply: Multiply, opt
 
 
 def fold(x: Tensor, shape: Any, dtype: Any, factor: Any = 1) -> Tensor:
-    """``factor`` times ``x``, summed to a shape that broadcasts to its own, and rounded once to the given dtype."""
+    """``factor`` times ``x``, summed to a shape that broadcasts to its own, and rounded once to ``dtype``."""
     sums = dtype if dtype in DIRECT and dtype.itemsize > x.dtype.itemsize else x.dtype
     sums = sums if factor == 1 else wide(sums)  # (torch itself sums 16 bits in float32)
     if tuple(x.shape) != tuple(shape):

@@ -1,4 +1,4 @@
-"""What the activation of a recorded product is applied to, written by the backend that computes the product."""
+"""The argument of the activation of a recorded product, written by the backend that computes the product."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from gemmhub import api, config
 from gemmhub._arrays.torch.operands import epilogue_dtype
-from gemmhub._call.kinds import number_kind
+from gemmhub._call.keys import number_class
 from gemmhub._call.options import NUMBERS
 from gemmhub._doors.torch.shapes import result
 
@@ -39,17 +39,17 @@ def written(a: Tensor, b: Tensor, options: Mapping[str, Any]) -> bool:
     family = _family(a, b, options)
     if family is None:
         return False
-    found = cache.find(family)
-    if found is None:
+    decision = cache.find(family)
+    if decision is None:
         key = *family, *(x for t in (a, b) for x in (t.shape, t.stride(), t.data_ptr() % 256))
-        found = cache.find(key)
-        if found is None:
+        decision = cache.find(key)
+        if decision is None:
             plain = api.explain(a, b, **options)
             wider = api.explain(a, b, **options, pre_activation=new(a, b, options.get("out_dtype")))
-            found = plain.chosen is not None and plain.chosen == wider.chosen
+            decision = plain.chosen is not None and plain.chosen == wider.chosen
             free = all(x.size_free and x.layout_free for x in (plain, wider))
-            cache.put(family if free else key, found)
-    return bool(found)
+            cache.put(family if free else key, decision)
+    return bool(decision)
 
 
 def _family(a: Tensor, b: Tensor, options: Mapping[str, Any]) -> tuple[Any, ...] | None:
@@ -61,5 +61,5 @@ def _family(a: Tensor, b: Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]
                 return None
             key += (name, x.dtype, x.dim())
         else:
-            key += (name, number_kind(x) if name in NUMBERS else x)
+            key += (name, number_class(x) if name in NUMBERS else x)
     return tuple(key)

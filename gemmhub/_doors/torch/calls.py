@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gemmhub import api
+from gemmhub import api, registration
 from gemmhub._arrays.torch import tensors
+from gemmhub._base.registered import Replay
 from gemmhub._call.options import ARRAYS, NUMBERS, request
 from gemmhub._doors.torch import node
 from gemmhub.errors import GemmhubError, InputError
@@ -70,7 +70,7 @@ def kept(precision: str | None, deterministic: bool, backend: str | None) -> dic
 def _allowed(**options: Unpack[Options]) -> bool:
     """Check options before any call. torch's compiler, which cannot trace it, runs it when it traces a block."""
     request(options)
-    backend, names = options.get("backend"), api.backend_names()
+    backend, names = options.get("backend"), registration.backend_names()
     if backend is not None and names is not None and backend not in names:
         raise InputError("backend", f"no backend is called {backend!r}", ", ".join(names))
     return True
@@ -109,21 +109,21 @@ def _converts(name: str) -> bool:
     return name not in OPERANDS or OPERANDS[name].role == "term"
 
 
-def linear(a: Any, weight: Any, options: Mapping[str, Any]) -> Any:
-    """``gemmhub.matmul(a, weight.t(), **options)``, without a view of the weight where the kind of the call is known:
-    what autograd records of a view costs as much as a look-up.
+def repeated_linear(a: Any, weight: Any, options: Mapping[str, Any]) -> Any:
+    """``gemmhub.matmul(a, weight.t(), **options)`` where the fast path knows the call; None elsewhere.
+
+    No view is made of the weight: what autograd records of a view costs as much as a look-up.
     """
     path = None if torch.compiler.is_compiling() else api.fast_path(a.__class__)
-    if path is not None and path.linear is not None:
-        try:
-            result = path.linear(a, weight, None, options)
-        except Exception:
-            result = None  # api.matmul finds the reason, and reports it
-        if result.__class__ is FunctionType:
-            return node.record_again(a, weight, options, result, node.LINEAR)
-        if result is not None:
-            return result
-    return api.matmul(a, weight.t(), **options)
+    if path is None or path.linear is None:
+        return None
+    try:
+        result = path.linear(a, weight, None, options)
+    except Exception:
+        return None  # the call itself finds the reason, and reports it
+    if result.__class__ is Replay:
+        return node.record(node.Product, node.LINEAR, a, weight, options, result)
+    return result
 
 
 def _sharded(found: Iterable[torch.Tensor]) -> bool:
@@ -219,8 +219,8 @@ def _about(
     """
     if cast is None and not (recorded and call in ("explain", "spot_check")):
         return NotImplemented
-    from gemmhub._check.compare import compare
     from gemmhub._check.spot_check import spot_check
+    from gemmhub._measure.compare import compare
 
     functions: Mapping[str, Callable[..., Any]] = {
         "explain": api.explain,

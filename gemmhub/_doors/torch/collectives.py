@@ -24,14 +24,14 @@ def moved(
     """
     if before == after:
         return x
-    found = move(shape, mesh, before, after)
-    return None if found is None else found(x)
+    redistribute = move(shape, mesh, before, after)
+    return None if redistribute is None else redistribute(x)
 
 
 def move(
     shape: tuple[int, ...], mesh: Any, before: tuple[Any, ...], after: tuple[Any, ...]
 ) -> Callable[[Tensor], Tensor] | None:
-    """What :func:`moved` does where placements differ; None where it does not."""
+    """The collective that :func:`moved` runs where placements differ; None where it runs none."""
     i = only_change(before, after)
     if i is None:
         return None

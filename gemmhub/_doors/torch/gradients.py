@@ -14,13 +14,16 @@ have one factor. All gradients are differentiable.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 
 from gemmhub._arrays.torch.operands import epilogue_dtype
 from gemmhub._doors.torch import activations, adjoints, scales, shapes
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.operands import OPERANDS
 
 Tensor = Any
@@ -30,7 +33,8 @@ READ = tuple(name for name, row in OPERANDS.items() if not row.written)
 FACTORS = tuple(name for name, row in OPERANDS.items() if row.role == "factor")
 
 
-class Computed(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Computed:
     """The functions that compute the products of a node."""
 
     run: adjoints.Multiply
@@ -48,10 +52,10 @@ class Computed(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a node keeps beside tensors."""
+    """The facts that a node keeps beside tensors."""
 
     computed: Computed
-    given: Mapping[str, Any]
+    options: Mapping[str, Any]
     """The options that are no operands."""
     names: tuple[str, ...]
     """Names of the operands beside a and b."""
@@ -59,52 +63,130 @@ class Kept(NamedTuple):
     """Shape, dtype and strides of a, b, and the operands of these names."""
     saved: tuple[str, ...]
     """Names of the tensors that are saved after a and b."""
+    saves: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    """Selects what is saved from a, b, the other operands, the result, the argument of the activation, and None."""
     dtype: Any
     """torch's, of the result."""
     writes: bool
     """Whether the argument of the activation is an output."""
+    plain: bool
+    """Whether a, b and the result are real matrices of one dtype, and at most a bias is added."""
+    a_columns: bool
+    """Whether the columns of a are contiguous, and so those of its gradient."""
+    b_columns: bool
+
+    @classmethod
+    def of(
+        cls, computed: Computed, needed: Sequence[bool], options: Mapping[str, Any], names: tuple[str, ...],
+        operands: Sequence[Tensor], out: Tensor, writes: bool,
+    ) -> Kept:  # fmt: skip
+        """The facts and tensors of a product's node: an operand is saved only where another one's gradient reads it.
+
+        ``needed``: which inputs of the node have gradients; ``operands``: a, b, and those of these names.
+        """
+        _, left, right, *wants = needed
+        after = len(operands)  # the index of the result; then that of the argument of the activation
+        saved: dict[str, int] = {}
+        if writes:
+            saved["argument"] = after + 1
+        elif needs_argument(options):  # it is computed once more
+            saved, left, right = {name: index for index, name in enumerate(names, 2)}, True, True
+        elif options.get("activation") is not None:
+            saved["out"] = after
+        if any(name in names for name in FACTORS):
+            left = right = left or right or any(wants)
+        saved |= {name: index for index, name in enumerate(names, 2) if OPERANDS[name].role != "term"}
+        others = {name: x for name, x in options.items() if name not in OPERANDS}
+        plain = (
+            not saved and others.keys() <= set(_SHARED) and set(names) <= {"bias"} and computed.right is adjoints.right
+            and all(x.dtype is out.dtype for x in operands) and out.dtype in adjoints.DIRECT and not out.is_complex()
+            and all(x.dim() == 2 for x in operands[:2])
+        )  # fmt: skip
+        return cls(
+            computed, others, names, [(x.shape, x.dtype, x.stride()) for x in operands], tuple(saved),
+            itemgetter(0 if right else -1, 1 if left else -1, *saved.values()), out.dtype, writes,
+            plain, *(adjoints.column_major(x.stride()) for x in operands[:2]),
+        )  # fmt: skip
+
+
+def needs_argument(options: Mapping[str, Any]) -> bool:
+    """Whether gradients need the argument of the activation."""
+    name = options.get("activation")
+    if options.get("scale_out") is not None:
+        return True
+    return name is not None and not EPILOGUES[name].from_result
 
 
 def backward(ctx: Any, grad: Tensor | None, of_argument: Tensor | None) -> tuple[Tensor | None, ...]:
     """The gradients of the operands; None for those that are not needed."""
+    call: Kept = ctx.call
+    if call.plain and grad is not None:
+        return _matrices(call, grad, *ctx.saved_tensors, *ctx.needs_input_grad[1:])
     a, b, *rest = ctx.saved_tensors
     _, wants_a, wants_b, *wants = ctx.needs_input_grad
-    call: Kept = ctx.call
     (a_shape, a_dtype, a_strides), (b_shape, b_dtype, b_strides), *facts = call.facts
     if call.computed.transposed:
         b, b_shape, b_strides = None if b is None else b.t(), b_shape[::-1], b_strides[::-1]
-    options = {name: x for name, x in call.given.items() if name in _SHARED}
-    if "alpha" in call.given:
-        options["alpha"] = adjoints.conj(call.given["alpha"])
-    found: dict[str, Tensor | None] = {}
+    options = {name: x for name, x in call.options.items() if name in _SHARED}
+    if "alpha" in call.options:
+        options["alpha"] = adjoints.conj(call.options["alpha"])
+    grads: dict[str, Tensor | None] = {}
     kept = dict(zip(call.saved, rest))
     wanted = {name for name, wants_it in zip(call.names, wants) if wants_it}
-    ends = "activation" in call.given or "scale_out" in kept or call.dtype not in adjoints.DIRECT
+    ends = "activation" in call.options or "scale_out" in kept or call.dtype not in adjoints.DIRECT
     if grad is None or of_argument is not None or ends:
-        grad, found["scale_out"] = _of_argument(call, a, b, kept, grad, of_argument, "scale_out" in wanted)
+        grad, grads["scale_out"] = _of_argument(call, a, b, kept, grad, of_argument, "scale_out" in wanted)
     assert grad is not None
     rows, columns = len(a_shape) == 1, len(b_shape) == 1
     g = grad.unsqueeze(-1) if columns else grad
     g = g.unsqueeze(-2) if rows else g
-    made = partial(adjoints.summed, multiply=call.computed.multiply, options=options)
+    summed_product = partial(adjoints.summed, multiply=call.computed.multiply, options=options)
     if any(name in kept for name in FACTORS):
         left, right = a.unsqueeze(-2) if rows else a, b.unsqueeze(-1) if columns else b
-        found |= _through_scales(call, kept, g, left, right, made, wants_a, wants_b, wanted)
+        grads |= _through_scales(call, kept, g, left, right, summed_product, wants_a, wants_b, wanted)
     else:
         if wants_a:
             other = b.unsqueeze(-1) if columns else b
-            found["a"] = adjoints.left(g, other, a_shape[:-2], a_dtype, adjoints.column_major(a_strides), made)
+            grads["a"] = adjoints.left(
+                g, other, a_shape[:-2], a_dtype, adjoints.column_major(a_strides), summed_product
+            )
         if wants_b:
             other = a.unsqueeze(-2) if rows else a
-            found["b"] = call.computed.right(other, g, b_shape[:-2], b_dtype, adjoints.column_major(b_strides), made)
-    grad_a, grad_b = found.get("a"), found.get("b")
+            grads["b"] = call.computed.right(
+                other, g, b_shape[:-2], b_dtype, adjoints.column_major(b_strides), summed_product
+            )
+    grad_a, grad_b = grads.get("a"), grads.get("b")
     grad_a = grad_a.reshape(a_shape) if rows and grad_a is not None else grad_a
     grad_b = grad_b.reshape(b_shape) if columns and grad_b is not None else grad_b
     grad_b = grad_b.t() if call.computed.transposed and grad_b is not None else grad_b
     for name, (shape, dtype, _) in zip(call.names, facts):
         if name in wanted and OPERANDS[name].role == "term":
-            found[name] = _of_term(name, grad, call.given, shape, dtype)
-    return grad_a, grad_b, *[found.get(name) for name in call.names]
+            grads[name] = _of_term(name, grad, call.options, shape, dtype)
+    return grad_a, grad_b, *[grads.get(name) for name in call.names]
+
+
+def _matrices(
+    call: Kept, grad: Tensor, a: Tensor, b: Tensor, wants_a: bool, wants_b: bool, wants_bias: bool = False
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the commonest products, with nothing that others need: two products, and a sum for a bias."""
+    multiply, options, transposed = call.computed.multiply, call.options, call.computed.transposed
+    of_a = of_b = None
+    if wants_a:
+        if call.a_columns:
+            of_a = multiply(b.t() if transposed else b, grad.t(), **options).t()
+        else:
+            of_a = multiply(grad, b if transposed else b.t(), **options)
+    if wants_b:
+        if transposed is call.b_columns:
+            of_b = multiply(a.t(), grad, **options)
+            of_b = of_b.t() if transposed else of_b
+        else:
+            of_b = multiply(grad.t(), a, **options)
+            of_b = of_b if transposed else of_b.t()
+    if not call.names:
+        return of_a, of_b
+    shape, dtype, _ = call.facts[2]
+    return of_a, of_b, adjoints.fold(grad, shape, dtype) if wants_bias else None
 
 
 _SHARED = ("precision", "deterministic", "backend")
@@ -119,7 +201,7 @@ def _of_argument(
     scale_out where it is ``scaled``.
     """
     dtype = call.dtype if call.dtype in adjoints.DIRECT else torch.float32
-    name, factor, of_factor = call.given.get("activation"), kept.get("scale_out"), None
+    name, factor, of_factor = call.options.get("activation"), kept.get("scale_out"), None
     if grad is not None and (name is not None or factor is not None):
         wide = _wide(call)
         grad = grad.to(wide)
@@ -140,7 +222,7 @@ def _of_argument(
 
 
 def _through_scales(
-    call: Kept, kept: Mapping[str, Tensor], g: Tensor, a: Tensor, b: Tensor, made: Callable[..., Tensor],
+    call: Kept, kept: Mapping[str, Tensor], g: Tensor, a: Tensor, b: Tensor, summed_product: Callable[..., Tensor],
     wants_a: bool, wants_b: bool, wanted: set[str],
 ) -> dict[str, Tensor | None]:  # fmt: skip
     """The gradients of the matrices a and b and of their scales.
@@ -152,18 +234,18 @@ def _through_scales(
     wide, batch = _wide(call), g.shape[:-2]
     of = {name: scales.matrix(name, kept[name]) for name in FACTORS if name in kept}
     scale_a, scale_b = of.get("scale_a"), of.get("scale_b")
-    found: dict[str, Tensor | None] = {}
+    grads: dict[str, Tensor | None] = {}
     if wants_a or "scale_a" in wanted:
         inner, after = _split(b, scale_b, -1, wide)
-        by = adjoints.left(g, inner, batch, wide, False, made)
+        by = adjoints.left(g, inner, batch, wide, False, summed_product)
         by = by if after is None else by * after.transpose(-2, -1)
-        found |= _parts("a", by, a, scale_a, kept, wants_a, wanted, a_dtype)
+        grads |= _parts("a", by, a, scale_a, kept, wants_a, wanted, a_dtype)
     if wants_b or "scale_b" in wanted:
         inner, after = _split(a, scale_a, -2, wide)
-        by = adjoints.right(inner, g, batch, wide, False, made)
+        by = adjoints.right(inner, g, batch, wide, False, summed_product)
         by = by if after is None else by * after.transpose(-2, -1)
-        found |= _parts("b", by, b, scale_b, kept, wants_b, wanted, b_dtype)
-    return found
+        grads |= _parts("b", by, b, scale_b, kept, wants_b, wanted, b_dtype)
+    return grads
 
 
 def _split(x: Tensor, scale: Tensor | None, inner: int, wide: Any) -> tuple[Tensor, Tensor | None]:
@@ -181,21 +263,21 @@ def _parts(
     wanted: set[str], dtype: Any,
 ) -> dict[str, Tensor | None]:  # fmt: skip
     """The gradients of an operand and of its scale, given that of their product ``by``."""
-    found: dict[str, Tensor | None] = {}
+    grads: dict[str, Tensor | None] = {}
     name = f"scale_{operand}"
     if wants:
-        whole = by if scale is None else by * scales.spread(scale, x.shape)
-        found[operand] = adjoints.fold(whole, x.shape, dtype)
+        scaled = by if scale is None else by * scales.spread(scale, x.shape)
+        grads[operand] = adjoints.fold(scaled, x.shape, dtype)
     if name in wanted and scale is not None:
         own = kept[name]
         of_scale = scales.gathered(by * x.to(by.dtype), scale.shape)
-        found[name] = adjoints.fold(of_scale, scale.shape, own.dtype).reshape(own.shape)
-    return found
+        grads[name] = adjoints.fold(of_scale, scale.shape, own.dtype).reshape(own.shape)
+    return grads
 
 
-def _of_term(name: str, grad: Tensor, given: Mapping[str, Any], shape: Any, dtype: Any) -> Tensor | None:
+def _of_term(name: str, grad: Tensor, options: Mapping[str, Any], shape: Any, dtype: Any) -> Tensor | None:
     """The gradient of an operand that is added, given that of the sum."""
-    factor = given.get("beta", 0) if name == "c" else 1
+    factor = options.get("beta", 0) if name == "c" else 1
     if factor == 0:
         return None
     missing = len(shape) - grad.dim()  # of a bias of a product with a vector
@@ -208,9 +290,9 @@ def forward(ctx: Any, of_a: Tensor | None, of_b: Tensor | None, *of_others: Tens
     a, b, *others = ctx.saved_tensors
     call: Kept = ctx.call
     named, along = dict(zip(call.names, others)), dict(zip(call.names, of_others))
-    multiply, given, wide, name = call.computed.multiply, call.given, _wide(call), call.given.get("activation")
+    multiply, options, wide, name = call.computed.multiply, call.options, _wide(call), call.options.get("activation")
     shape = shapes.product(a, b)
-    plain = {x: v for x, v in given.items() if x not in ("activation", "beta")} | {"out_dtype": wide}
+    plain = {x: v for x, v in options.items() if x not in ("activation", "beta")} | {"out_dtype": wide}
     factors = {"a": a, "b": b} | {x: named[x] for x in FACTORS if x in named}
     parts: list[Tensor] = []
     for one, tangent in {"a": of_a, "b": of_b, **along}.items():
@@ -222,8 +304,8 @@ def forward(ctx: Any, of_a: Tensor | None, of_b: Tensor | None, *of_others: Tens
         elif one == "bias":
             tangent = tangent[0] if a.dim() == 1 and tangent.dim() == 2 else tangent
             parts.append((tangent if shape else tangent.reshape(())).to(wide))
-        elif one != "scale_out" and (one != "c" or given.get("beta", 0) != 0):
-            parts.append(tangent.to(wide) * (given["beta"] if one == "c" else 1))
+        elif one != "scale_out" and (one != "c" or options.get("beta", 0) != 0):
+            parts.append(tangent.to(wide) * (options["beta"] if one == "c" else 1))
     total = parts[0] if parts else torch.zeros((), dtype=wide, device=a.device)
     for part in parts[1:]:
         total = total + part
@@ -247,7 +329,7 @@ def _wide(call: Kept) -> Any:
 
 def _computed(call: Kept, a: Tensor, b: Tensor, named: Mapping[str, Tensor], wide: Any) -> Tensor:
     """The product without its activation and what follows, in the dtype ``wide``."""
-    options = {name: x for name, x in call.given.items() if name != "activation"} | {"out_dtype": wide}
+    options = {name: x for name, x in call.options.items() if name != "activation"} | {"out_dtype": wide}
     for name, x in named.items():
         if OPERANDS[name].role != "result":
             options[name] = x.to(wide) if OPERANDS[name].role == "term" else x

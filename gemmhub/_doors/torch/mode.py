@@ -9,7 +9,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gemmhub import api
+from gemmhub._arrays.plugin_arrays import plugin_arrays
 from gemmhub._arrays.torch import tensors
+from gemmhub._base.device_types import of_torch
 from gemmhub._doors.einsum import Contraction, contraction
 from gemmhub._doors.torch import calls
 from gemmhub.dtypes import single
@@ -60,23 +62,27 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
                 f"torch {OLDEST} or later", "upgrade torch, or call gemmhub.matmul",
             )  # fmt: skip
         self.options = calls.kept(precision, deterministic, backend)
+        if not torch.compiler.is_compiling():
+            plugin_arrays()  # registers the device types of plugins
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
+        if function in _REPEATED and not named:
+            result = _REPEATED[function](self.options, *arguments)
+            if result is not None:
+                return result
         named = named or {}
         taken = _TAKEN.get(function)
         if taken is not None:
             product = _untraced(taken.product, arguments, named)
             if product is not None:
                 options = {**self.options, **product.options} if self.options else product.options
-                if product.transposed:
-                    return calls.linear(product.a, product.b, options)
-                return api.matmul(product.a, product.b, **options)
+                return api.matmul(product.a, product.b.t() if product.transposed else product.b, **options)
         elif function in _EINSUM and not named:
-            asked = _untraced(_contraction, arguments)
-            if asked is not None:
-                return _einsum(asked, _operands(arguments), self.options)
+            equation = _untraced(_contraction, arguments)
+            if equation is not None:
+                return _einsum(equation, _operands(arguments), self.options)
         return function(*arguments, **named)
 
 
@@ -106,36 +112,36 @@ class Taken(NamedTuple):
     """A function of torch that gemmhub takes."""
 
     names: tuple[str, ...]
-    """torch's names of the operands, which may be given by position."""
+    """torch's names of the operands, which may be passed by position."""
     keywords: tuple[str, ...]
     """Names of the other arguments that gemmhub understands."""
     equivalent: Callable[..., Product | None]
     """A function of the operands, in this order, and of the keywords."""
 
-    def product(self, given: tuple[Any, ...], named: dict[str, Any]) -> Product | None:
+    def product(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Product | None:
         """The equivalent product; None for a call that torch must run: another overload, or one that it refuses."""
-        if not named and len(given) == len(self.names):
-            return self.equivalent(*given)
-        if len(given) > len(self.names) or any(name in named for name in self.names[: len(given)]):
+        if not named and len(positional) == len(self.names):
+            return self.equivalent(*positional)
+        if len(positional) > len(self.names) or any(name in named for name in self.names[: len(positional)]):
             return None
         if any(name not in self.names and name not in self.keywords for name in named):
             return None
-        operands = [*given, *(named.get(name) for name in self.names[len(given) :])]
+        operands = [*positional, *(named.get(name) for name in self.names[len(positional) :])]
         return self.equivalent(*operands, **{name: named[name] for name in self.keywords if name in named})
 
 
-def _alike(*found: Any) -> bool:
+def _alike(*operands: Any) -> bool:
     """Whether these are dense tensors on one device whose product has the same dtype in torch and gemmhub."""
-    for x in found:
+    for x in operands:
         if not isinstance(x, torch.Tensor):
             return False
-    if calls.multiplies_itself(*found):
+    if calls.multiplies_itself(*operands):
         return False
-    first = found[0]
+    first = operands[0]
     device, dtype, compiling = first.device, first.dtype, torch.compiler.is_compiling()
-    if device.type not in ("cpu", "cuda", "musa") or dtype not in _FLOATING:
+    if (device.type != "cpu" and of_torch(device.type, torch) is None) or dtype not in _FLOATING:
         return False
-    for x in found:
+    for x in operands:
         if x.layout is not torch.strided or x.is_nested or x.device != device:
             return False
         if hasattr(x, "device_mesh") is not hasattr(first, "device_mesh"):  # a DTensor and another tensor
@@ -153,13 +159,13 @@ _named = getattr(torch.Tensor, "has_names", lambda x: False)
 """Whether a tensor's dimensions have names, which torch gives to results. (torch 2.13 has no such tensors.)"""
 
 
-def _written(options: dict[str, Any], out: Any, shape: tuple[int, ...], found: tuple[Any, ...]) -> bool:
+def _written(options: dict[str, Any], out: Any, shape: tuple[int, ...], operands: tuple[Any, ...]) -> bool:
     """Add ``out`` to the options; False where torch would resize it, round to its dtype, or refuse it."""
-    if not _alike(out, *found) or tuple(out.shape) != shape or any(x.dtype is not out.dtype for x in found):
+    if not _alike(out, *operands) or tuple(out.shape) != shape or any(x.dtype is not out.dtype for x in operands):
         return False
     if any(step == 0 and size > 1 for step, size in zip(out.stride(), shape)):
         return False
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (out, *found)):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (out, *operands)):
         return False
     options["out"] = out
     return True
@@ -174,7 +180,7 @@ def _matmul(a: Any, b: Any, *, out: Any = None) -> Product | None:
 
 
 def _plain(a: Tensor, b: Tensor, out: Any) -> Product | None:
-    """The product alone, of matrices or vectors where ``out`` is given."""
+    """The product alone, of matrices or vectors where there is an ``out``."""
     if out is None:
         return Product(a, b, {})
     options: dict[str, Any] = {}
@@ -183,14 +189,14 @@ def _plain(a: Tensor, b: Tensor, out: Any) -> Product | None:
 
 
 def _broadcast(*shapes: Any, to: Any = None) -> bool:
-    """Whether these shapes broadcast, to the shape ``to`` where it is given."""
+    """Whether these shapes broadcast, to the shape ``to`` unless it is None."""
     if not all(shapes) and to is None:
         return True  # matrices: one has no batch dimension
     try:
-        found = torch.broadcast_shapes(*shapes)
+        shape = torch.broadcast_shapes(*shapes)
     except RuntimeError:
         return False
-    return to is None or tuple(found) == tuple(to)
+    return to is None or tuple(shape) == tuple(to)
 
 
 def _of_rank(a_rank: int, b_rank: int) -> Callable[..., Product | None]:
@@ -213,10 +219,10 @@ def _added(rank: int) -> Callable[..., Product | None]:
     plain = _of_rank(rank, rank)
 
     def product(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None) -> Product | None:
-        found = plain(a, b, out=out)
-        if found is None or not _alike(c, a, b) or (out is not None and not _written({}, out, out.shape, (c, a))):
+        result = plain(a, b, out=out)
+        if result is None or not _alike(c, a, b) or (out is not None and not _written({}, out, out.shape, (c, a))):
             return None
-        shape, options = (*a.shape[:-1], b.shape[-1]), found.options
+        shape, options = (*a.shape[:-1], b.shape[-1]), result.options
         if not _broadcast(c.shape, shape, to=shape) or not (_number(alpha, a) and _number(beta, a)):
             return None
         if alpha != 1:
@@ -227,7 +233,7 @@ def _added(rank: int) -> Callable[..., Product | None]:
             options["c"], options["beta"] = c, beta
         elif c.requires_grad and torch.is_grad_enabled():
             return None  # its gradient is 0; gemmhub, which does not read c, records none
-        return found
+        return result
 
     return product
 
@@ -246,15 +252,35 @@ def _number(x: Any, of: Tensor) -> bool:
 
 
 def _linear(input: Any, weight: Any, bias: Any = None, *, out: Any = None) -> Product | None:
-    found = (input, weight) if bias is None else (input, weight, bias)
-    if not _alike(*found) or not input.dim() or weight.dim() != 2 or input.shape[-1] != weight.shape[1]:
+    operands = (input, weight) if bias is None else (input, weight, bias)
+    if not _alike(*operands) or not input.dim() or weight.dim() != 2 or input.shape[-1] != weight.shape[1]:
         return None
     if bias is not None and (bias.shape != weight.shape[:1] or (weight.is_cuda and weight.dtype in _FLOATING[3:])):
         return None  # no library on a GPU adds a bias in double precision or to complex numbers
     options = {} if bias is None else {"bias": bias}
-    if out is not None and not _written(options, out, (*input.shape[:-1], weight.shape[0]), found):
+    if out is not None and not _written(options, out, (*input.shape[:-1], weight.shape[0]), operands):
         return None
     return Product(input, weight, options, transposed=True)
+
+
+def _linear_again(options: dict[str, Any], input: Any, weight: Any = None, bias: Any = None, *others: Any) -> Any:
+    """A linear layer's product, where gemmhub has computed one alike; None elsewhere."""
+    if others or weight.__class__ not in _CLASSES or weight.dim() != 2 or input.dtype is not weight.dtype:
+        return None
+    if input.dtype not in _NARROW:
+        return None
+    if bias is not None:
+        if bias.__class__ not in _CLASSES or bias.dim() != 1 or bias.dtype is not input.dtype:
+            return None
+        options = {**options, "bias": bias}
+    return calls.repeated_linear(input, weight, options)
+
+
+_CLASSES = (torch.Tensor, torch.nn.Parameter)
+_REPEATED: dict[Any, Callable[..., Any]] = {torch.nn.functional.linear: _linear_again}
+"""Functions whose repeated calls are looked up before they are analysed. torch and gemmhub agree on what a call is that
+has operands of one narrow dtype, a bias along the columns, and was computed before.
+"""
 
 
 def _operands(arguments: tuple[Any, ...]) -> list[Any]:
@@ -269,19 +295,21 @@ def _contraction(arguments: tuple[Any, ...]) -> Contraction | None:
     if len(operands) != 2 or not isinstance(arguments[0], str) or not _alike(*operands):
         return None
     parse = contraction.__wrapped__ if torch.compiler.is_compiling() else contraction  # the compiler warns of caches
-    asked = parse(arguments[0].replace(" ", ""))
+    parsed = parse(arguments[0].replace(" ", ""))
     a, b = operands
-    return None if asked is None or asked.sizes(a.shape, b.shape) is None else asked
+    return None if parsed is None or parsed.sizes(a.shape, b.shape) is None else parsed
 
 
-def _einsum(asked: Contraction, operands: list[Tensor], given: dict[str, Any]) -> Tensor:
+def _einsum(equation: Contraction, operands: list[Tensor], options: dict[str, Any]) -> Tensor:
     """A contraction of two operands as one product."""
     a, b = operands
-    sizes = {**dict(zip(asked.b, b.shape)), **dict(zip(asked.a, a.shape))}
-    left = a.permute(asked.left()).reshape(asked.shape(sizes, asked.rows, asked.inner))
-    right = b.permute(asked.right()).reshape(asked.shape(sizes, asked.inner, asked.columns))
-    result = api.matmul(left, right, **given)
-    return result.reshape([sizes[x] for x in asked.batch + asked.rows + asked.columns]).permute(asked.result())
+    sizes = {**dict(zip(equation.b, b.shape)), **dict(zip(equation.a, a.shape))}
+    left = a.permute(equation.left()).reshape(equation.shape(sizes, equation.rows, equation.inner))
+    right = b.permute(equation.right()).reshape(equation.shape(sizes, equation.inner, equation.columns))
+    result = api.matmul(left, right, **options)
+    return result.reshape([sizes[x] for x in equation.batch + equation.rows + equation.columns]).permute(
+        equation.result()
+    )
 
 
 _T, _OUT, _SUM = torch.Tensor, ("out",), ("beta", "alpha")

@@ -98,18 +98,21 @@ class Linear(torch.nn.Linear):
     @torch.jit.unused
     def _product(self, input: torch.Tensor) -> torch.Tensor:
         weight, bias, options = self.weight, self.bias, self.options  # parameters, or what a parametrization computes
-        if calls.multiplies_itself(input, weight, bias):
-            result = torch.nn.functional.linear(input, weight, bias)
-            return result if self.activation is None else activations.activated(self.activation, result)
-        if weight.dtype in _PLAIN and weight.is_cuda:  # no library on a GPU adds a bias in these
-            result = api.matmul(input, weight.t(), **options)
-            result = result if bias is None else result + bias
-            return result if self.activation is None else activations.activated(self.activation, result)
         if bias is not None:
             options = {**options, "bias": bias}
         if self.activation is not None:
             options = {**options, "activation": self.activation}
-        return calls.linear(input, weight, options)
+        result = calls.repeated_linear(input, weight, options)
+        if result is not None:
+            return result
+        if calls.multiplies_itself(input, weight, bias):
+            result = torch.nn.functional.linear(input, weight, bias)
+            return result if self.activation is None else activations.activated(self.activation, result)
+        if weight.dtype in _PLAIN and weight.is_cuda:  # no library on a GPU adds a bias in these
+            result = api.matmul(input, weight.t(), **self.options)
+            result = result if bias is None else result + bias
+            return result if self.activation is None else activations.activated(self.activation, result)
+        return api.matmul(input, weight.t(), **options)
 
     def extra_repr(self) -> str:
         """Return the sizes and options for a printed model."""

@@ -1,6 +1,6 @@
 """Nodes of autograd's graph: a product that is recorded, and what is saved for its gradients.
 
-A repeated product is looked up once, by the fast path of tensors; the node's forward runs the kernel that was found,
+A repeated product is looked up once, by the fast path of tensors; the node's forward runs the looked-up kernel,
 and its backward pass multiplies by the same path. No operator of torch is passed, and nothing of torch.func.
 
 The derivative of relu follows from its result. Others need their argument. Where the backend that runs the product
@@ -10,7 +10,7 @@ dtype, float32 for 16 bits. What is recorded is, bit for bit, the result of a ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,16 +18,14 @@ from torch.autograd.function import _SingleLevelFunction
 
 from gemmhub import api
 from gemmhub._arrays.torch import tensors
+from gemmhub._base.registered import Replay
 from gemmhub._call.options import refuse_recorded
 from gemmhub._doors.torch import arguments, gradients
-from gemmhub._doors.torch.gradients import READ, Computed, Kept
-from gemmhub.epilogues import EPILOGUES
+from gemmhub._doors.torch.gradients import READ, Computed, Kept, needs_argument
 from gemmhub.errors import InputError, OutputError
-from gemmhub.operands import OPERANDS, WRITTEN
+from gemmhub.operands import WRITTEN
 
 Tensor = Any
-
-_OPERANDS = frozenset(OPERANDS)
 
 
 def product(a: Tensor, b: Tensor, **options: Any) -> Any:
@@ -45,7 +43,7 @@ def product(a: Tensor, b: Tensor, **options: Any) -> Any:
 
 
 _unwrapped = getattr(torch._C._functorch, "unwrap_if_dead", lambda x: x)
-"""What a tensor wraps that has outlived the transform of torch.func which made it; other tensors as they are."""
+"""The tensor inside one that has outlived its transform of torch.func; other tensors as they are."""
 
 
 def refuse_written(options: Mapping[str, Any]) -> None:
@@ -70,53 +68,43 @@ def unrecorded_out(name: str) -> OutputError:
 
 
 def record(
-    kind: type[Product], computed: Computed, a: Tensor, b: Tensor, options: Mapping[str, Any],
-    replay: Callable[..., Any] | None = None,
+    node: type[Product], computed: Computed, a: Tensor, b: Tensor, options: Mapping[str, Any],
+    replay: Replay | None = None,
 ) -> Any:  # fmt: skip
-    """The product, and the argument of its activation where ``pre_activation`` is True, recorded by ``kind``.
+    """The product, and the argument of its activation where ``pre_activation`` is True, recorded by a class of nodes.
 
-    ``replay`` computes the product, where the fast path knows its kind.
+    ``replay`` computes the product, where the fast path has the call.
     """
     if not options:
-        return kind.apply((replay, computed, options, (), False), a, b)
+        return node.apply((replay, computed, options, (), False), a, b)
     wanted = options.get("pre_activation") is True
     if wanted:
         options = {name: x for name, x in options.items() if name != "pre_activation"}
     writes = wanted or (needs_argument(options) and computed.writes(a, b, options))
-    result = node(kind, computed, a, b, options, writes, replay)
+    result = apply(node, computed, a, b, options, writes, replay)
     if not writes:
         return result
     out, argument = result
     return (out, argument.to(out.dtype)) if wanted else out
 
 
-def record_again(
-    a: Tensor, b: Tensor, options: Mapping[str, Any], replay: Callable[..., Tensor], computed: Computed | None = None
-) -> Any:
-    """The same for plain tensors in a call of a kind that the fast path knows, whose ``replay`` computes it."""
-    return record(Product, computed or EAGER, a, b, options, replay)
+def record_again(a: Tensor, b: Tensor, options: Mapping[str, Any], replay: Replay) -> Any:
+    """The product of plain tensors in a call that the fast path has."""
+    return record(Product, EAGER, a, b, options, replay)
 
 
-def node(
-    kind: type[Product], computed: Computed, a: Tensor, b: Tensor, options: Mapping[str, Any], writes: bool,
-    replay: Callable[..., Any] | None = None,
+def apply(
+    node: type[Product], computed: Computed, a: Tensor, b: Tensor, options: Mapping[str, Any], writes: bool,
+    replay: Replay | None = None,
 ) -> Any:  # fmt: skip
     """The outputs of a node of autograd's graph, whose inputs are all operands of the product: the product, and the
     argument of its activation where the node ``writes`` it.
     """
-    names = tuple([name for name in READ if options.get(name) is not None])
-    return kind.apply((replay, computed, options, names, writes), a, b, *[options[name] for name in names])
+    names = replay.operands if replay else tuple([name for name in READ if options.get(name) is not None])
+    return node.apply((replay, computed, options, names, writes), a, b, *[options[name] for name in names])
 
 
-def needs_argument(options: Mapping[str, Any]) -> bool:
-    """Whether gradients need what the activation is applied to."""
-    name = options.get("activation")
-    if options.get("scale_out") is not None:
-        return True
-    return name is not None and not EPILOGUES[name].from_result
-
-
-Call = tuple["Callable[..., Any] | None", Computed, Mapping[str, Any], tuple[str, ...], bool]
+Call = tuple["Replay | None", Computed, Mapping[str, Any], tuple[str, ...], bool]
 """The first input of a node: the replay of the product, where it has one; the functions that compute products, the
 options, the names of the operands among them, which follow a and b, and whether the node writes the argument of the
 activation."""
@@ -135,30 +123,49 @@ class Product(_SingleLevelFunction):
     @staticmethod
     def forward(ctx: Any, call: Call, a: Tensor, b: Tensor, *others: Tensor) -> Any:
         replay, computed, options, names, writes = call
+        out = argument = None
         if writes:
             out, argument = computed.both(a, b, **options)
-            _save(ctx, computed, options, names, a, b, others, out, argument)
-            ctx.set_materialize_grads(False)
-            return out, argument
-        try:
-            out = None if replay is None else replay(a, b, None, options, True, False)
-        except Exception:
-            out = None  # the call itself finds the reason, and reports it
+        elif replay is not None:
+            try:
+                out = replay.run(a, b, None, options)
+            except Exception:
+                out = None  # the call itself finds the reason, and reports it
         if out is None:
             out = computed.run(a, b, **options)
-        _save(ctx, computed, options, names, a, b, others, out, None)
-        return out
+        operands, needed = (a, b, *others), ctx.needs_input_grad
+        kept = None
+        varies = options and ("alpha" in options or "beta" in options)  # the numbers are not in the look-up's key
+        if replay is not None and not varies:
+            kept = replay.kept.get((computed, needed, writes))
+        if kept is None:
+            kept = Kept.of(computed, needed, options, names, operands, out, writes)
+            if replay is not None and not varies:
+                replay.kept[computed, needed, writes] = kept
+        ctx.call = kept
+        ctx.save_for_backward(*kept.saves((*operands, out, argument, None)))
+        if _forward_ad._current_level >= 0:
+            ctx.save_for_forward(a, b, *others)
+        if not writes:
+            return out
+        ctx.set_materialize_grads(False)
+        return out, argument
+
+    @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[int]:
+        """The key of this node's class for compiled autograd, as torch.autograd.Function has it."""
+        return (ctx._autograd_function_id,)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, of_argument: Tensor | None = None) -> tuple[Any, ...]:
         # torch conjugates and negates lazily, which products refuse.
-        grad, of_argument = (None if x is None else x.resolve_conj().resolve_neg() for x in (grad, of_argument))
-        found = grad if grad is not None else of_argument
-        if found is None:
+        grad = None if grad is None else grad.resolve_conj().resolve_neg()
+        of_argument = None if of_argument is None else of_argument.resolve_conj().resolve_neg()
+        either = grad if grad is not None else of_argument
+        if either is None:
             return (None,) * len(ctx.needs_input_grad)
-        kind = found.device.type
-        if tensors.casting(kind):
-            with torch.autocast(kind, enabled=False):  # it rounded the operands before the product was recorded
+        if _any_autocast() and tensors.casting(device_type := either.device.type):
+            with torch.autocast(device_type, enabled=False):  # it rounded the operands before the product was recorded
                 return None, *gradients.backward(ctx, grad, of_argument)
         return None, *gradients.backward(ctx, grad, of_argument)
 
@@ -167,40 +174,16 @@ class Product(_SingleLevelFunction):
         return gradients.forward(ctx, *tangents[1:])
 
 
-def _save(
-    ctx: Any, computed: Computed, options: Mapping[str, Any], names: tuple[str, ...], a: Tensor, b: Tensor,
-    others: tuple[Tensor, ...], out: Tensor, argument: Tensor | None,
-) -> None:  # fmt: skip
-    """Save what :func:`gradients.backward` reads: an operand only where the other one's gradient is needed."""
-    _, left, right, *wants = ctx.needs_input_grad
-    kept: dict[str, Tensor] = {}
-    if options:
-        if argument is not None:
-            kept["argument"] = argument
-        elif needs_argument(options):  # it is computed once more
-            kept, left, right = dict(zip(names, others)), True, True
-        elif options.get("activation") is not None:
-            kept["out"] = out
-        if names and any(name in names for name in gradients.FACTORS):
-            left = right = left or right or any(wants)
-        kept |= {name: x for name, x in zip(names, others) if OPERANDS[name].role != "term"}
-        options = {name: x for name, x in options.items() if name not in _OPERANDS}
-    ctx.save_for_backward(a if right else None, b if left else None, *kept.values())
-    if _forward_ad._current_level >= 0:
-        ctx.save_for_forward(a, b, *others)
-    facts = [(x.shape, x.dtype, x.stride()) for x in (a, b, *others)]
-    ctx.call = Kept(computed, options, names, facts, tuple(kept), out.dtype, argument is not None)
-
-
 _forward_ad = tensors.forward_ad()
+_any_autocast = tensors.any_autocast()
 
 
 EAGER = Computed(api.matmul, arguments.both, arguments.written, api.matmul)
-"""Of plain tensors: by the path of a product that is not recorded."""
+"""Products of plain tensors, by the path of a product that is not recorded."""
 LINEAR = Computed(
     lambda a, weight, **options: api.matmul(a, weight.t(), **options),
     lambda a, weight, **options: arguments.both(a, weight.t(), **options),
     lambda a, weight, options: arguments.written(a, weight.t(), options),
     api.matmul, transposed=True,
 )  # fmt: skip
-"""The same of a linear layer's input and weight."""
+"""Products of a linear layer's input and weight, by the same path."""

@@ -44,7 +44,7 @@ _OPTIONS = ", ".join(
     ]
 )
 _WRITTEN = ", ".join(f"Tensor({letter}!)? {name}=None" for letter, name in zip("bcdef", WRITTEN))
-"""Of the schemas: what may follow a and b, and what ``matmul_out`` writes beside ``out``."""
+"""Parts of the schemas: the arguments after a and b, and those that ``matmul_out`` writes beside ``out``."""
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = None, **options: Any) -> Any:
@@ -54,9 +54,9 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = Non
 
         return sharded.matmul(a, b, out=out, stream=stream, **options)
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        given = f"a {type(a).__name__} and a {type(b).__name__}"
+        types = f"a {type(a).__name__} and a {type(b).__name__}"
         raise InputError(
-            "a, b", given, "tensors, in a function that torch traces", "convert them to tensors outside of it"
+            "a, b", types, "tensors, in a function that torch traces", "convert them to tensors outside of it"
         )
     if stream is not None:
         raise InputError("stream", "given in a function that torch traces", "None", "make the stream current")
@@ -82,11 +82,11 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = Non
 
 def _write(a: Tensor, b: Tensor, out: Tensor | None, values: list[Any], written: dict[str, Any]) -> Any:
     """The product by the operator that writes into tensors, where the caller passes one."""
-    found = dict(zip(_NAMES, values))
+    arguments = dict(zip(_NAMES, values))
     argument = written.get("pre_activation") is True
     if out is None or argument:
         shape = shapes.product(a, b)
-        dtype = _output_dtype(a.dtype, b.dtype, found["out_dtype"]) if out is None else out.dtype
+        dtype = _output_dtype(a.dtype, b.dtype, arguments["out_dtype"]) if out is None else out.dtype
         if argument:
             written = {**written, "pre_activation": a.new_empty(shape, dtype=dtype)}
         if out is None:
@@ -101,14 +101,14 @@ def _torch_dtype(wanted: Any) -> Any:
 
 
 @torch.compiler.assume_constant_result
-def _output_dtype(*given: Any) -> Any:
-    return output_dtype(*given)
+def _output_dtype(*operand_dtypes: Any) -> Any:
+    return output_dtype(*operand_dtypes)
 
 
 def _options(values: Sequence[Any]) -> dict[str, Any]:
     """The arguments of an operator as keywords, without default values."""
-    given = zip(_NAMES, values, _DEFAULTS)
-    options = {name: x for name, x, default in given if isinstance(x, torch.Tensor) or x != default}
+    arguments = zip(_NAMES, values, _DEFAULTS)
+    options = {name: x for name, x, default in arguments if isinstance(x, torch.Tensor) or x != default}
     if "c" in options:
         options.setdefault("beta", 0)
     return options
@@ -138,7 +138,7 @@ def _run_out(*arguments: Any) -> None:
     options |= {name: x for name, x in zip(WRITTEN, values[len(_NAMES) :]) if x is not None}
     c = options.get("c")
     if c is not None and c is not out and _same(c, out):
-        options["c"] = out  # one tensor that torch passes as two: the sum is made in place
+        options["c"] = out  # one tensor that torch passes as two: the sum is computed in place
     api.matmul(a, b, out=out, **options)
 
 
@@ -253,16 +253,16 @@ def _autograd(argument: bool) -> Callable[..., Any]:
     kernel = _run_both if argument else _run
 
     def run(a: Tensor, b: Tensor, *values: Any) -> Any:
-        given = (a, b, *values)
-        found = [x for x in given if isinstance(x, torch.Tensor)]
-        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in found)
-        if not wanted and not tensors.traced(found):
-            return kernel(*given)  # nothing else handles it: not dispatching again saves half of its time
+        arguments = (a, b, *values)
+        tensor_arguments = [x for x in arguments if isinstance(x, torch.Tensor)]
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensor_arguments)
+        if not wanted and not tensors.traced(tensor_arguments):
+            return kernel(*arguments)  # nothing else handles it: not dispatching again saves half of its time
         if wanted or tensors.forward_mode():
             with enable_single_level_autograd_function():
-                return node.node(node.Product, _TRACED, a, b, _options(values), argument)
+                return node.apply(node.Product, _TRACED, a, b, _options(values), argument)
         with torch._C._AutoDispatchBelowAutograd():
-            return _operator(argument)(*given)
+            return _operator(argument)(*arguments)
 
     return run
 
@@ -270,10 +270,10 @@ def _autograd(argument: bool) -> Callable[..., Any]:
 def _autograd_out(a: Tensor, b: Tensor, out: Tensor, *values: Any) -> None:
     """The kernel of ``matmul_out`` for autograd, which cannot record it."""
     if torch.is_grad_enabled():
-        found = {"a": a, "b": b, "out": out, **dict(zip((*_NAMES, *WRITTEN), values))}
-        for name, x in found.items():
+        arguments = {"a": a, "b": b, "out": out, **dict(zip((*_NAMES, *WRITTEN), values))}
+        for name, x in arguments.items():
             if isinstance(x, torch.Tensor) and x.requires_grad:
-                node.refuse_written(found)
+                node.refuse_written(arguments)
                 raise node.unrecorded_out(name)
     with torch._C._AutoDispatchBelowAutograd():
         torch.ops.gemmhub.matmul_out.default(a, b, out, *values)
@@ -298,24 +298,24 @@ def _vmap(argument: bool) -> Callable[..., Any]:
     """The rule of an operator for vmap. The dispatcher omits arguments with default values."""
 
     def run(info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, *values: Any) -> Any:
-        given = dict(zip(_NAMES, (*values, *_DEFAULTS[len(values) :])))
-        read = {name: given[name] for name in _READ if given[name] is not None}
+        arguments = dict(zip(_NAMES, (*values, *_DEFAULTS[len(values) :])))
+        read = {name: arguments[name] for name in _READ if arguments[name] is not None}
         mapped = dict(zip(_NAMES, in_dims[2:]))
-        _check_mapped(a, b, given, {"a": in_dims[0], "b": in_dims[1], **mapped})
+        _check_mapped(a, b, arguments, {"a": in_dims[0], "b": in_dims[1], **mapped})
         called = batched(info.batch_size, in_dims[:2], a, b, read, mapped)
-        given |= dict.fromkeys(_READ) | called.read
+        arguments |= dict.fromkeys(_READ) | called.read
         if not called.after:
-            found = _operator(argument)(called.a, called.b, *given.values())
+            results = _operator(argument)(called.a, called.b, *arguments.values())
             if argument:
-                return tuple(map(called.result, found)), (0, 0)
-            return called.result(found), 0
+                return tuple(map(called.result, results)), (0, 0)
+            return called.result(results), 0
         # What follows the sum is computed in the dtype of the epilogue, and rounded once.
-        dtype, activation = output_dtype(a.dtype, b.dtype, given["out_dtype"]), given["activation"]
+        dtype, activation = output_dtype(a.dtype, b.dtype, arguments["out_dtype"]), arguments["activation"]
         wide = epilogue_dtype(a.dtype, b.dtype, dtype)
-        if given["c"] is not None and given["c"].dtype is not wide:
-            given["c"] = given["c"].to(wide)
-        given |= {"activation": None, "out_dtype": wide}
-        before = _operator(False)(called.a, called.b, *given.values())
+        if arguments["c"] is not None and arguments["c"].dtype is not wide:
+            arguments["c"] = arguments["c"].to(wide)
+        arguments |= {"activation": None, "out_dtype": wide}
+        before = _operator(False)(called.a, called.b, *arguments.values())
         if "bias" in called.after:
             before = before + called.after["bias"].to(wide)
         result = before if activation is None else activations.activated(activation, before)
@@ -327,17 +327,17 @@ def _vmap(argument: bool) -> Callable[..., Any]:
     return run
 
 
-def _autocast(argument: bool, kind: str, key: Any) -> Any:
+def _autocast(argument: bool, device_type: str, key: Any) -> Any:
     """The kernel of an operator under torch.autocast, which rounds operands as for torch.matmul, but for scales."""
     keys = torch._C.DispatchKeySet(key)
 
     def cast(i: int, x: Any, wanted: Any) -> Any:
         if not isinstance(x, torch.Tensor) or (i > 1 and OPERANDS[_NAMES[i - 2]].role != "term"):
             return x
-        return x.to(wanted) if x.device.type == kind and tensors.rounded(kind, (x.dtype,)) else x
+        return x.to(wanted) if x.device.type == device_type and tensors.rounded(device_type, (x.dtype,)) else x
 
     def run(*arguments: Any) -> Any:
-        wanted = torch.get_autocast_dtype(kind)
+        wanted = torch.get_autocast_dtype(device_type)
         arguments = tuple(cast(i, x, wanted) for i, x in enumerate(arguments))
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return _operator(argument)(*arguments)
@@ -364,9 +364,9 @@ def _register() -> Any:
         torch.library.register_fake(f"gemmhub::{name}", fake, lib=library)
         library.impl(name, _autograd(argument), "Autograd")
         torch.library.register_vmap(f"gemmhub::{name}", _vmap(argument), lib=library)
-        for kind in ("CPU", "CUDA"):
-            key = getattr(torch._C.DispatchKey, f"Autocast{kind}")
-            library.impl(name, _autocast(argument, kind.lower(), key), f"Autocast{kind}")
+        for device_type in ("CPU", "CUDA"):
+            key = getattr(torch._C.DispatchKey, f"Autocast{device_type}")
+            library.impl(name, _autocast(argument, device_type.lower(), key), f"Autocast{device_type}")
     library.define(f"matmul_out(Tensor a, Tensor b, Tensor(a!) out, {_OPTIONS}, {_WRITTEN}) -> ()", tags=tags)
     for key in _DEVICES:
         library.impl("matmul_out", _run_out, key)

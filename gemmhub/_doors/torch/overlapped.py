@@ -21,8 +21,8 @@ from gemmhub._doors.torch import collectives
 Tensor = Any
 
 CHUNKS = 4
-LEAST = {"cuda": 2**31}
-"""Least bytes of a collective that is cut into chunks, by kind of device; never cut on other kinds.
+MIN_BYTES = {"cuda": 2**31}
+"""Minimum bytes of a collective that is cut into chunks, by device type; never cut on other types.
 
 Chunks save memory. They save no time on GPUs: on two H100s products with chunks of 32 MiB took up to 1.6 times what was
 predicted without (benchmarks/results/h100/gpus.json), as persistent kernels leave NCCL no multiprocessor.
@@ -48,13 +48,13 @@ def gathered(a: Tensor, b: Tensor, mesh: Any, i: int, dtype: Any, options: Mappi
     out = torch.empty((*a.shape[:-1], b.shape[1]), dtype=dtype, device=a.device)
     done = 0
 
-    def multiply(whole: Tensor) -> None:
+    def multiply(gathered_part: Tensor) -> None:
         nonlocal done
-        columns = slice(done, done + whole.shape[1])
+        columns = slice(done, done + gathered_part.shape[1])
         cut: dict[str, Any] = {
             name: _columns(x, columns) if name in ("c", "bias") else x for name, x in options.items()
         }
-        api.matmul(a, whole, out=out[..., columns], **cut)
+        api.matmul(a, gathered_part, out=out[..., columns], **cut)
         done = columns.stop
 
     _gather_each(_cut(b, 1, mesh.size(i)), (mesh, i), multiply)
@@ -67,8 +67,8 @@ def _columns(x: Tensor | None, columns: slice) -> Tensor | None:
 
 def by_rows(options: Mapping[str, Any]) -> bool:
     """Whether rows of the result can be computed with the options as they are: no addend has rows of its own."""
-    found = [x for x in (options.get("c"), options.get("bias")) if x is not None]
-    return all(x.ndim < 2 or x.shape[-2] == 1 for x in found)
+    addends = [x for x in (options.get("c"), options.get("bias")) if x is not None]
+    return all(x.ndim < 2 or x.shape[-2] == 1 for x in addends)
 
 
 def gathered_rows(a: Tensor, b: Tensor, mesh: Any, i: int, dtype: Any, options: Mapping[str, Any]) -> Tensor:
@@ -77,9 +77,9 @@ def gathered_rows(a: Tensor, b: Tensor, mesh: Any, i: int, dtype: Any, options: 
     out = torch.empty((devices, rows, b.shape[1]), dtype=dtype, device=a.device)
     done = 0
 
-    def multiply(whole: Tensor) -> None:
+    def multiply(gathered_part: Tensor) -> None:
         nonlocal done
-        stack = whole.unflatten(0, (devices, -1))
+        stack = gathered_part.unflatten(0, (devices, -1))
         these = slice(done, done + stack.shape[1])
         for start, stop in ((0, mine), (mine + 1, devices)):
             if start < stop:
@@ -103,7 +103,7 @@ def _cut(x: Tensor, dim: int, devices: int) -> tuple[Tensor, ...]:
 def _gather_each(
     parts: tuple[Tensor, ...], group: Any, use: Callable[[Tensor], None], meanwhile: Callable[[], Any] | None = None
 ) -> None:
-    """Gather each part along its first dimension and use it; meanwhile the next one is on its way."""
+    """Gather each part along its first dimension and use it; meanwhile the next one is being gathered."""
     following: Tensor | None = collectives.gathered(parts[0].contiguous(), 0, group)
     if meanwhile is not None:
         meanwhile()
@@ -139,5 +139,5 @@ def scattered(a: Tensor, b: Tensor, mesh: Any, i: int, wide: Any, options: Mappi
 
 
 def _worth(mesh: Any, size: int) -> bool:
-    least = LEAST.get(mesh.device_type)
-    return least is not None and size >= least
+    limit = MIN_BYTES.get(mesh.device_type)
+    return limit is not None and size >= limit

@@ -2,7 +2,7 @@
 
 Each dimension of the mesh splits one dimension of the product, or none: rows ("m"), columns ("n"), a batch dimension
 (its number), or the summed one ("k"), after which partial results are added. All combinations are compared by
-an estimate of seconds, from sizes, placements and kind of device alone, so that every rank makes the same choice.
+an estimate of seconds, from sizes, placements and device type alone, so that every rank makes the same choice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Axis = Any
 """Dimension of a product that a dimension of the mesh splits: "m", "n", "k", the number of a batch dimension, or ""."""
 
 RATES = {"cpu": 1e11, "cuda": 4e14}
-"""Operations a second of one device in 16 bits, by its kind; others count as "cuda"."""
+"""Operations a second of one device in 16 bits, by device type; others count as "cuda"."""
 BANDWIDTH = {"cpu": 2e9, "cuda": 2e11}
 """Bytes a second that one device receives: gloo on one host, NVLink."""
 LATENCY = {"cpu": 1e-4, "cuda": 2e-5}
@@ -56,7 +56,7 @@ class Split:
     """Bytes that one device receives for operands and partial results."""
     collectives: int
     operations: float
-    """Of one device: 2 m n k for its share."""
+    """Operations of one device: 2 m n k for its share."""
     seconds: float
     """Estimated, at the rates of this module."""
 
@@ -68,18 +68,18 @@ class Split:
 
 
 def choose(sizes: Sizes, a: tuple[Placement, ...], b: tuple[Placement, ...]) -> Split:
-    """Return the split with the least estimated time for operands with these placements.
+    """Return the split with the minimum estimated time for operands with these placements.
 
     Among equals it has the fewest bytes, then the most unchanged placements, then the fewest gathers with a copy.
     """
-    found = [_priced(sizes, axes, a, b) for axes in product(*(_axes(sizes, p) for p in sizes.mesh))]
+    splits = [_priced(sizes, axes, a, b) for axes in product(*(_axes(sizes, p) for p in sizes.mesh))]
 
     def order(x: Split) -> tuple[float, int, int, int]:
         pairs = list(zip(a + b, x.a + x.b))
         copied = sum(isinstance(p, Shard) and p.dim > 0 and isinstance(q, Replicate) for p, q in pairs)
         return x.seconds, x.received, sum(p != q for p, q in pairs), copied
 
-    return min(found, key=order)
+    return min(splits, key=order)
 
 
 def placed(placements: Sequence[Placement], ndim: int) -> tuple[Placement, ...]:
@@ -117,11 +117,11 @@ def _priced(sizes: Sizes, axes: tuple[Axis, ...], a: tuple[Placement, ...], b: t
     for shape, itemsize, before, after in parts:
         moved, messages = _moved(sizes, prod(shape) * itemsize, before, after)
         received, collectives = received + moved, collectives + messages
-    kind = sizes.device if sizes.device in RATES else "cuda"
+    device_type = sizes.device if sizes.device in RATES else "cuda"
     devices = prod(size for size, axis in zip(sizes.mesh, axes) if axis != "")
-    rate = RATES[kind] * 2 / max(2, sizes.itemsize)
+    rate = RATES[device_type] * 2 / max(2, sizes.itemsize)
     operations = 2 * prod(sizes.out) * sizes.a[-1] / devices
-    seconds = operations / rate + received / BANDWIDTH[kind] + collectives * LATENCY[kind]
+    seconds = operations / rate + received / BANDWIDTH[device_type] + collectives * LATENCY[device_type]
     return Split(axes, to_a, to_b, partial, out, round(received), collectives, operations, seconds)
 
 
@@ -165,10 +165,10 @@ def _moved(sizes: Sizes, size: float, before: tuple[Placement, ...], after: tupl
     received, messages = 0.0, 0
     share = size / prod(p for p, x in zip(mesh, after) if isinstance(x, Shard))
     for devices, old, new in zip(mesh, before, after):
-        whole = share * (
+        total = share * (
             devices if isinstance(new, Shard) else 1
         )  # of the array that this dimension of the mesh splits
-        part = whole * (devices - 1) / devices
+        part = total * (devices - 1) / devices
         if old == new or devices == 1 or isinstance(old, Replicate):
             continue
         if isinstance(old, Partial):

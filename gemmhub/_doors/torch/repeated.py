@@ -1,7 +1,7 @@
-"""Products of DTensors of a kind that was multiplied before, with nothing settled twice.
+"""Cache of prepared products of DTensors: sharding, collectives and result specification by call signature.
 
-A kind is given by both operands' specifications (mesh, placements, shape, strides, dtype) and the options. Its first
-product goes by :mod:`sharded`; what that settled is kept: the collectives, the options of the local product, and the
+A signature is both operands' specifications (mesh, placements, shape, strides, dtype) and the options. Its first
+product is computed by :mod:`sharded`; the cache then keeps the collectives, the options of the local product, and the
 specification of the result. Products with addends, in chunks, or recorded for autograd are not kept.
 """
 
@@ -25,15 +25,15 @@ _PLAIN = (str, int, float, complex, type(None), torch.dtype)
 
 
 class Prepared(NamedTuple):
-    """One kind of product."""
+    """The prepared product of one call signature."""
 
     a: Move | None
     """The move of the local part of a; None where it stays."""
     b: Move | None
     options: dict[str, Any]
-    """Of the local product."""
+    """Options of the local product."""
     after: Move | None
-    """What is done to the local product."""
+    """The operations on the local product."""
     spec: Any
     """torch's specification of the result."""
 
@@ -52,8 +52,8 @@ class Prepared(NamedTuple):
 _kept: dict[Any, Prepared] = {}
 
 
-def kind(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
-    """The key of a product; None where it is not one that is kept."""
+def signature(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
+    """The call signature of a product; None where products like it are not kept."""
     if type(a) is not DTensor or type(b) is not DTensor or out is not None or torch.compiler.is_compiling():
         return None
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
@@ -66,13 +66,13 @@ def kind(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
 
 
 def find(key: Any) -> Prepared | None:
-    """What was kept for this very mesh: equal ones may have other process groups."""
-    found = _kept.get(key)
-    return found if found is not None and found.spec.mesh is key[0].mesh else None
+    """The prepared product for this very mesh: equal ones may have other process groups."""
+    prepared = _kept.get(key)
+    return prepared if prepared is not None and prepared.spec.mesh is key[0].mesh else None
 
 
 def keep(key: Any, prepared: Prepared) -> None:
-    """Keep what was settled; after ``LIMIT`` kinds begin anew."""
+    """Keep a prepared product; after ``LIMIT`` signatures begin anew."""
     if len(_kept) >= LIMIT:
         _kept.clear()
     _kept[key] = prepared

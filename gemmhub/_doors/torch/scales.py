@@ -1,4 +1,4 @@
-"""Scales of operands as tensors: as matrices, as a factor for each element of their operand, and sums over those."""
+"""Quantization scales as tensors: as matrices, as a factor for each element of their operand, and sums over those."""
 
 from __future__ import annotations
 

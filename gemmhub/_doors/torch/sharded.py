@@ -46,15 +46,15 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
 
 def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
     """The product as a DTensor, with the placements that :func:`explain` shows; see :func:`gemmhub.matmul`."""
-    kind = repeated.kind(a, b, out, options)
-    prepared = None if kind is None else repeated.find(kind)
+    key = repeated.signature(a, b, out, options)
+    prepared = None if key is None else repeated.find(key)
     if prepared is not None:
         return prepared(a, b)
-    given = dict(options)
+    call_options = dict(options)
     refuse_recorded(options)
     checked(a, b, out, options)
-    found = [x for x in (a, b, out, options.get("c"), options.get("bias")) if isinstance(x, torch.Tensor)]
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found)
+    tensors = [x for x in (a, b, out, options.get("c"), options.get("bias")) if isinstance(x, torch.Tensor)]
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if recorded and out is not None:
         raise OutputError(
             "out", "given where a tensor requires grad", "no out with tensors that require grad", "drop out="
@@ -72,10 +72,10 @@ def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
         computed = gradients.Computed(multiplied, multiplied, lambda a, b, options: False, matmul, _over_rows)
         result = node.record(_Recorded, computed, left, right, options)
     else:
-        with torch.no_grad():  # so that local tensors are had without nodes of autograd
+        with torch.no_grad():  # so that .to_local() records no node of autograd
             result = multiplied(left, right, **options)
-            if kind is not None and not rows and not columns:
-                _keep(kind, a, b, given, result)
+            if key is not None and not rows and not columns:
+                _keep(key, a, b, call_options, result)
     result = result.squeeze(-1) if columns else result
     result = result.squeeze(-2 if not columns else -1) if rows else result
     if out is None:
@@ -92,8 +92,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
     return out.copy_(result)
 
 
-def _keep(kind: Any, a: DTensor, b: DTensor, options: dict[str, Any], result: DTensor) -> None:
-    """Keep what this product settled for those of its kind, where its moves are single collectives, in one chunk."""
+def _keep(key: Any, a: DTensor, b: DTensor, options: dict[str, Any], result: DTensor) -> None:
+    """Keep this product prepared for its call signature, where its moves are single collectives, in one chunk."""
     split, shape, _, dtype, wide = facts(a, b, options.get("out_dtype"))
     mesh = a.device_mesh
     changes = [
@@ -116,7 +116,7 @@ def _keep(kind: Any, a: DTensor, b: DTensor, options: dict[str, Any], result: DT
             part = part if total is None else total(part)
             return (part if name is None else activations.activated(name, part)).to(dtype)
 
-    repeated.keep(kind, repeated.Prepared(moves[0], moves[1], local_options, after, result._spec))
+    repeated.keep(key, repeated.Prepared(moves[0], moves[1], local_options, after, result._spec))
 
 
 def checked(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> None:
@@ -157,7 +157,7 @@ def _known(placement: Any) -> bool:
 
 
 class Facts(NamedTuple):
-    """Facts that are settled once for products of one kind."""
+    """Facts that are computed once for products of one call signature."""
 
     split: Split
     shape: tuple[int, ...]
@@ -170,25 +170,25 @@ class Facts(NamedTuple):
 
 
 def facts(a: DTensor, b: DTensor, out_dtype: Any) -> Facts:
-    """How operands of two dimensions or more are multiplied."""
+    """The split and dtypes of a product of operands of two dimensions or more."""
     mesh = a.device_mesh
-    found: Facts = _facts(
+    analysis: Facts = _facts(
         tuple(a.shape), tuple(b.shape), a.dtype, b.dtype, out_dtype, tuple(mesh.shape), mesh.device_type,
         tuple(a.placements), tuple(b.placements),
     )  # fmt: skip
-    return found
+    return analysis
 
 
 @torch.compiler.assume_constant_result
-def _facts(*kind: Any) -> Facts:
+def _facts(*arguments: Any) -> Facts:
     """The same, without tensors; torch's compiler does not trace it."""
-    return _settled(*kind)
+    return _settled(*arguments)
 
 
 @lru_cache(maxsize=1024)
 def _settled(
     a: tuple[int, ...], b: tuple[int, ...], a_dtype: Any, b_dtype: Any, wanted: Any, mesh: tuple[int, ...], device: str,
-    a_places: tuple[Any, ...], b_places: tuple[Any, ...],
+    a_placements: tuple[Any, ...], b_placements: tuple[Any, ...],
 ) -> Facts:  # fmt: skip
     to_ours, to_torch = torch_dtypes()
     if wanted is not None and not isinstance(wanted, torch.dtype):
@@ -198,7 +198,7 @@ def _settled(
     shape = (*torch.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
     itemsize = max(a_dtype.itemsize, b_dtype.itemsize)
     sizes = Sizes(a, b, shape, mesh, itemsize, wide.itemsize, device)
-    split = choose(sizes, placed(a_places, len(a)), placed(b_places, len(b)))
+    split = choose(sizes, placed(a_placements, len(a)), placed(b_placements, len(b)))
     return Facts(split, shape, _strides(shape), dtype, wide)
 
 
@@ -210,16 +210,16 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def ended(found: Facts, mesh: Any, activation: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def ended(analysis: Facts, mesh: Any, activation: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape and strides of the result. InputError where devices have parts of the pairs of columns of a gate."""
-    shape, strides = found.shape, found.strides
+    shape, strides = analysis.shape, analysis.strides
     epilogue = None if activation is None else EPILOGUES[activation]
     if epilogue is None or epilogue.arity == 1:
         return shape, strides
     if shape[-1] % epilogue.arity:
-        given = f"{activation} with {shape[-1]} columns of the product"
-        raise ShapeError("activation", given, "an even number of columns: gate and value")
-    parts = prod(mesh.size(i) for i, p in enumerate(found.split.out) if p == Shard(len(shape) - 1))
+        text = f"{activation} with {shape[-1]} columns of the product"
+        raise ShapeError("activation", text, "an even number of columns: gate and value")
+    parts = prod(mesh.size(i) for i, p in enumerate(analysis.split.out) if p == Shard(len(shape) - 1))
     if parts > 1 and (epilogue.gate == "halves" or shape[-1] % (epilogue.arity * parts)):
         raise InputError(
             "activation", f"{activation} of a product whose {shape[-1]} columns are split over {parts} devices",
@@ -232,10 +232,10 @@ def ended(found: Facts, mesh: Any, activation: str | None) -> tuple[tuple[int, .
 
 def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
     """The product of matrices or stacks of them, whose gradients are those of its parts."""
-    found = facts(a, b, options.get("out_dtype"))
-    split, shape, strides, dtype, wide = found
+    analysis = facts(a, b, options.get("out_dtype"))
+    split, shape, strides, dtype, wide = analysis
     mesh = a.device_mesh
-    result_shape, result_strides = ended(found, mesh, options.get("activation"))
+    result_shape, result_strides = ended(analysis, mesh, options.get("activation"))
     gated = result_shape != shape  # in chunks of columns, pairs would be apart
     gathering = None if gated else overlapped.gathering(b, placed(b.placements, b.ndim), split.b, mesh)
     by_rows = None
@@ -285,16 +285,16 @@ def _finished(x: Tensor, options: Mapping[str, Any], split: Split, shape: tuple[
 
 def _beside(x: DTensor, out: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
     """The placements of an addend beside those of the result: split where it has that dimension."""
-    found = []
+    placements = []
     for placement in out:
         own = placement.dim - (len(shape) - x.ndim) if isinstance(placement, Shard) else -1
-        found.append(Shard(own) if own >= 0 and x.shape[own] != 1 else Replicate())
-    return tuple(found)
+        placements.append(Shard(own) if own >= 0 and x.shape[own] != 1 else Replicate())
+    return tuple(placements)
 
 
 def local(x: DTensor, placements: tuple[Any, ...], out: tuple[Any, ...] | None = None) -> Tensor:
     """The local part of a DTensor, after it was placed so. Where the placements ``out`` of the result split what this
-    array has whole, each device makes a part of the sum that its gradient is.
+    array replicates, each device computes a partial sum of its gradient.
     """
     grads = placements
     if out is not None and torch.is_grad_enabled():
@@ -303,9 +303,9 @@ def local(x: DTensor, placements: tuple[Any, ...], out: tuple[Any, ...] | None =
         )
     before = placed(x.placements, x.ndim)
     if collectives.eager():
-        found = collectives.moved(collectives.waited(x.to_local()), tuple(x.shape), x.device_mesh, before, placements)
-        if found is not None:
-            return found
+        part = collectives.moved(collectives.waited(x.to_local()), tuple(x.shape), x.device_mesh, before, placements)
+        if part is not None:
+            return part
     if before != placements:
         x = x.redistribute(placements=placements)
     return collectives.waited(x.to_local(grad_placements=grads))
@@ -322,24 +322,26 @@ class _Recorded(node.Product):
 
     @staticmethod
     def forward(ctx: Any, call: Any, *operands: DTensor) -> DTensor:
-        ctx.places = [x.placements for x in operands]
+        ctx.placements = [x.placements for x in operands]
         return node.Product.forward(ctx, call, *operands)
 
     @staticmethod
     def backward(ctx: Any, *grads: DTensor) -> tuple[DTensor | None, ...]:
-        _, *found = node.Product.backward(ctx, *grads)
-        return None, *(None if x is None else _like(x, places) for x, places in zip(found, ctx.places))
+        _, *operand_grads = node.Product.backward(ctx, *grads)
+        return None, *(
+            None if x is None else _like(x, placements) for x, placements in zip(operand_grads, ctx.placements)
+        )
 
 
-def _like(grad: DTensor, places: Iterable[Any]) -> DTensor:
-    """A gradient with the placements of its operand; whole where the operand is a sum of parts."""
-    return grad.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in places])
+def _like(grad: DTensor, placements: Iterable[Any]) -> DTensor:
+    """A gradient with the placements of its operand; replicated where the operand has partial sums."""
+    return grad.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in placements])
 
 
-def _over_rows(a: DTensor, g: DTensor, batch: Any, dtype: Any, transposed: bool, made: Any) -> DTensor:
+def _over_rows(a: DTensor, g: DTensor, batch: Any, dtype: Any, transposed: bool, summed_product: Any) -> DTensor:
     """``a^H @ g`` of stacks, summed over all of their rows: on the rows that each device has, then over the devices."""
     if batch or a.ndim == 2 or a.shape[:-1] != g.shape[:-1]:
-        return adjoints.right(a, g, batch, dtype, transposed, made)
+        return adjoints.right(a, g, batch, dtype, transposed, summed_product)
     to_a: list[Any] = []
     to_g: list[Any] = []
     out: list[Any] = []
@@ -358,26 +360,26 @@ def _over_rows(a: DTensor, g: DTensor, batch: Any, dtype: Any, transposed: bool,
     x, y = adjoints.alike(x, y)
     summed = any(isinstance(p, Partial) for p in out)
     wide = dtype if dtype.itemsize > 2 or not dtype.is_floating_point else torch.float32
-    options = {**made.keywords["options"], "out_dtype": wide if summed else dtype}
+    options = {**summed_product.keywords["options"], "out_dtype": wide if summed else dtype}
     product = api.matmul(adjoints.conjugate(x).transpose(0, 1), y, **options)
     shape = (a.shape[-1], g.shape[-1])
-    whole = _global(product, a.device_mesh, tuple(out), shape, _strides(shape))
+    result = _global(product, a.device_mesh, tuple(out), shape, _strides(shape))
     if not summed:
-        return whole
-    return whole.redistribute(placements=scattered(out, shape, tuple(a.device_mesh.shape))).to(dtype)
+        return result
+    return result.redistribute(placements=scattered(out, shape, tuple(a.device_mesh.shape))).to(dtype)
 
 
 @dataclass(frozen=True)
 class ShardedDecision:
-    """What :func:`gemmhub.explain` returns for DTensors. Printable."""
+    """The result of :func:`gemmhub.explain` for DTensors. Printable."""
 
     mesh: tuple[int, ...]
     before: tuple[tuple[Any, ...], tuple[Any, ...]]
-    """Placements of a and b as given."""
+    """Placements of a and b as passed."""
     split: Split
     accumulator: str
     local: Decision
-    """Who multiplies the local operands of this rank, and why."""
+    """The decision which backend multiplies the local operands of this rank."""
 
     def __str__(self) -> str:
         names = {"m": "rows", "n": "columns", "k": "k", "": "nothing"}
@@ -401,15 +403,15 @@ def _named(placements: Iterable[Any]) -> str:
 
 
 def explain(a: Any, b: Any, **options: Any) -> ShardedDecision:
-    """How the product would be split, what that moves, and what multiplies here. No collective is called."""
+    """The split of the product, the bytes it moves, and the local decision. No collective is called."""
     checked(a, b, options.pop("out", None), options)
     a, b = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
-    found = facts(a, b, options.get("out_dtype"))
-    ended(found, a.device_mesh, options.get("activation"))
-    split, wide, parts = found.split, found.wide, []
+    analysis = facts(a, b, options.get("out_dtype"))
+    ended(analysis, a.device_mesh, options.get("activation"))
+    split, wide, parts = analysis.split, analysis.wide, []
     before = placed(a.placements, a.ndim), placed(b.placements, b.ndim)
-    for x, given, placements in ((a, before[0], split.a), (b, before[1], split.b)):
-        if given == placements:
+    for x, own, placements in ((a, before[0], split.a), (b, before[1], split.b)):
+        if own == placements:
             parts.append(x.to_local().detach())
             continue
         shape = list(x.shape)

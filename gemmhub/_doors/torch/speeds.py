@@ -1,4 +1,4 @@
-"""What the devices of a mesh and the links between them do, measured: rate, bandwidth and latency."""
+"""Measured speeds of the devices of a mesh and of the links between them: rate, bandwidth and latency."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gemmhub._doors.torch import collectives
 from gemmhub.errors import InputError
 
 SIZES = {"cpu": 1024}
-"""Of the product, by kind of device; 8192 for others."""
+"""Sizes of the measured product, by device type; 8192 for others."""
 BYTES = {"cpu": (2**12, 2**24)}
 """Received by one device in the two gathers; others: 64 KiB and 256 MiB."""
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """What :func:`measure` returns; the words of :func:`gemmhub.distributed.predict`."""
+    """The result of :func:`measure`; its fields are parameters of :func:`gemmhub.distributed.predict`."""
 
     rate: float
     """Operations a second of one device, 2 m n k of them for a product."""
@@ -54,16 +54,16 @@ def measure(mesh: Any, dtype: Any = "bfloat16", size: int | None = None, *, roun
     """
     if mesh.ndim != 1:
         raise InputError("mesh", f"{mesh.ndim} dimensions", "one dimension", "pass a part of it: mesh['name']")
-    kind, ranks = mesh.device_type, mesh.size()
-    size = size or SIZES.get(kind, 8192)
-    place = {"device": kind, "dtype": torch_dtypes()[1][dtypes.as_dtype(dtype)]}
-    a, b = (torch.randn(size, size, device=kind).to(**place) for _ in range(2))
+    device_type, ranks = mesh.device_type, mesh.size()
+    size = size or SIZES.get(device_type, 8192)
+    options = {"device": device_type, "dtype": torch_dtypes()[1][dtypes.as_dtype(dtype)]}
+    a, b = (torch.randn(size, size, device=device_type).to(**options) for _ in range(2))
     rate = 2.0 * size**3 / slowest(lambda: api.matmul(a, b), mesh, rounds)
     if ranks == 1:
         return Speeds(rate, float("inf"), 0.0)
     seconds, received = [], []
-    for count in BYTES.get(kind, (2**16, 2**28)):
-        mine = torch.zeros(max(1, count // (ranks - 1)), dtype=torch.uint8, device=kind)
+    for count in BYTES.get(device_type, (2**16, 2**28)):
+        mine = torch.zeros(max(1, count // (ranks - 1)), dtype=torch.uint8, device=device_type)
         received.append(mine.numel() * (ranks - 1))
         seconds.append(
             slowest(lambda x=mine: collectives.waited(collectives.gathered(x, 0, (mesh, 0))), mesh, rounds)  # type: ignore[misc]
@@ -75,7 +75,7 @@ def measure(mesh: Any, dtype: Any = "bfloat16", size: int | None = None, *, roun
 def slowest(run: Callable[[], Any], mesh: Any, rounds: int = 5, repeat: int = 1) -> float:
     """The median over rounds of the seconds of one call on the slowest rank, after two calls."""
     run(), run()
-    found = []
+    seconds = []
     for _ in range(rounds):
         _synchronize(mesh)
         start = time.perf_counter()
@@ -83,8 +83,8 @@ def slowest(run: Callable[[], Any], mesh: Any, rounds: int = 5, repeat: int = 1)
             run()
         torch.get_device_module(mesh.device_type).synchronize()
         spent = torch.tensor([(time.perf_counter() - start) / repeat], dtype=torch.float64, device=mesh.device_type)
-        found.append(float(collectives.waited(functional.all_reduce(spent, "max", (mesh, 0)))))
-    return statistics.median(found)
+        seconds.append(float(collectives.waited(functional.all_reduce(spent, "max", (mesh, 0)))))
+    return statistics.median(seconds)
 
 
 def _synchronize(mesh: Any) -> None:

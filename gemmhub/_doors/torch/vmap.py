@@ -24,10 +24,10 @@ class Batched(NamedTuple):
     rows: bool
     columns: bool
 
-    def result(self, made: Tensor) -> Tensor:
+    def result(self, stack: Tensor) -> Tensor:
         """The results, with the mapped dimension first and without the dimensions that vectors lack."""
-        made = made.squeeze(-2) if self.rows else made
-        return made.squeeze(-1) if self.columns else made
+        stack = stack.squeeze(-2) if self.rows else stack
+        return stack.squeeze(-1) if self.columns else stack
 
 
 def batched(

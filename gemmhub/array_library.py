@@ -2,13 +2,13 @@
 
 A *direct* library gives access to memory: :class:`ArrayLibrary` views an operand natively (a ``numpy.ndarray`` on the
 CPU, a :class:`DeviceView` on devices), makes results, and knows the current stream and a clock. A *deferring* library
-takes a whole call and returns its own result: what gradients, compilers, clusters and subclasses need. Both are
+takes the entire call and returns its own result, as gradients, compilers, clusters and subclasses need. Both are
 registered by the type of their arrays: :func:`register` and :func:`register_deferring`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Hashable, Mapping, Set
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from gemmhub._base.device_clock import DeviceClock as DeviceClock
+from gemmhub._base.device_types import DeviceType as DeviceType
+from gemmhub._base.device_types import register_device_type as register_device_type
+from gemmhub._base.geometry import MAX_ALIGNMENT, distinct, meet
 from gemmhub._base.geometry import DeviceView as DeviceView
-from gemmhub._base.geometry import distinct, meet
 from gemmhub._base.geometry import reach as reach
 from gemmhub._base.registered import Deferred as Deferred
+from gemmhub._base.registered import Replay as Replay
 from gemmhub._base.registered import register as register
 from gemmhub._base.registered import register_deferring as register_deferring
 from gemmhub._base.registered import unregister as unregister
@@ -39,16 +42,16 @@ LearnRows = Callable[[Any, "GemmProblem", WithRows, Set[tuple[int, ...]], Any, A
 
 
 class FastPath(NamedTuple):
-    """How a library runs calls that it has seen before: one look-up, and the kernel."""
+    """The functions by which a library runs repeated calls: one look-up, and the kernel."""
 
     call: Callable[[Any, Any, Any, Mapping[str, Any]], Any]
-    """``(a, b, out, options) -> result``; None where the call is of no kind that was learned, and nothing was done.
-    For tensors of torch whose product autograd records, a function that computes it, and nothing was done.
+    """``(a, b, out, options) -> result``; None where the call's signature was not learned, and nothing was done.
+    For tensors of torch whose product autograd records, its :class:`Replay`, and nothing was done.
 
     It may raise any exception: nothing was done then, too, and gemmhub checks the call itself.
     """
     learn: Callable[[Any, GemmProblem, tuple[int, ...], Callable[..., None], Any, Any, Any, Mapping[str, Any]], None]
-    """``(library, problem, shape of the result, a kernel's run, a, b, out, options)``: remember this kind of call.
+    """``(library, problem, shape of the result, a kernel's run, a, b, out, options)``: remember the call's signature.
 
     One fast path serves all devices of a library: ``library`` is that of the call's own device.
     """
@@ -59,11 +62,11 @@ class FastPath(NamedTuple):
     ``out`` for those that differ from it in the rows of a alone. None where the library has no such calls.
     """
     linear: Callable[[Any, Any, Any, Mapping[str, Any]], Any] | None = None
-    """A ``call`` that is given the transpose of b, as linear layers keep their weights: no view is made of it."""
+    """A ``call`` that takes the transpose of b, as linear layers keep their weights, without a view of it."""
 
 
 class ArrayLibrary(Protocol):
-    """What gemmhub asks of a kind of array. "Native" is what :meth:`view` returns."""
+    """The functions that gemmhub needs for a type of arrays. A native array is one that :meth:`view` returns."""
 
     @property
     def name(self) -> str: ...
@@ -78,12 +81,12 @@ class ArrayLibrary(Protocol):
         """``out`` natively, of ``shape`` and such that each element can be written; OutputError if it is not."""
 
     def wrap(self, result: Array, operands: tuple[object, ...]) -> Array:
-        """What :meth:`empty` made and a kernel filled, as the operands' own type."""
+        """A native array that a kernel filled, as the operands' own type."""
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """A new C-ordered array; AllocationError when there is no memory for it."""
 
-    def twin(self, x: Array) -> Array:
+    def empty_strided_like(self, x: Array) -> Array:
         """A new array with the shape, dtype and strides of a native one, and aligned as well as that; its contents
         are undefined.
         """
@@ -100,11 +103,18 @@ class ArrayLibrary(Protocol):
     def overlap(self, x: Array, y: Array) -> bool:
         """Whether the address ranges of two native arrays meet (never False where memory is shared)."""
 
+    def key(self, x: Any) -> Hashable:
+        """The part of a call's cache key for ``x``: everything but its type that a decision or a check depends
+        on. That is its dtype, shape, strides, alignment, device, and whether it can be written.
+
+        Any exception means that ``x`` has no key: the call is analysed each time.
+        """
+
     def clock(self) -> Clock:
-        """How calls on such arrays are timed."""
+        """The clock that times calls on such arrays."""
 
     def on(self, stream: int | None) -> AbstractContextManager[object]:
-        """Make the device, and ``stream`` where one is given, current for a block."""
+        """Make the device, and ``stream`` where it is not None, current for a block."""
 
     def synchronize(self) -> None:
         """Wait for all work on the device."""
@@ -115,8 +125,8 @@ class ArrayLibrary(Protocol):
     def fast_path(self, settings: Callable[[], object], alpha: Any = 1, beta: Any = 0) -> FastPath | None:
         """A new fast path for calls that were seen before, or None where the library has none.
 
-        A call is of a kind that was learned while ``settings()`` returns what it returned then; ``alpha`` and
-        ``beta`` are the values of options that are not given.
+        A learned call may be repeated while ``settings()`` returns the same object as then; ``alpha`` and
+        ``beta`` are the values where a call omits these options.
         """
 
 
@@ -130,11 +140,11 @@ class HostArrays:
 
     def view(self, x: Any, argument: str) -> Array:
         """``x`` as an ndarray, sharing its memory. InputError for what is none of this library's arrays."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} has no method view(x, argument)")
 
     def holds(self, out: object) -> bool:
         """Whether what is written into the view of ``out`` is written into ``out`` (and not into a copy)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} has no method holds(out)")
 
     def target(self, out: object, shape: tuple[int, ...]) -> Array:
         """``out`` as an ndarray of ``shape`` that can be written element by element; OutputError if it cannot."""
@@ -142,8 +152,8 @@ class HostArrays:
             raise OutputError("out", f"a {type(out).__qualname__}", "an array")
         native = self.view(out, "out")
         if native.shape != shape:
-            given = f"shape {native.shape} (NumPy: non-broadcastable output operand)"
-            raise OutputError("out", given, f"shape {shape}", "give it the shape of the result")
+            actual = f"shape {native.shape} (NumPy: non-broadcastable output operand)"
+            raise OutputError("out", actual, f"shape {shape}", "give it the shape of the result")
         flags = native.flags
         if not flags.writeable:
             raise OutputError("out", "a read-only array", "a writeable array")
@@ -167,16 +177,18 @@ class HostArrays:
                 f"the result, {dtype} of shape {shape}, needs {size / 2**30:.4g} GiB: {error}"
             ) from None
 
-    def twin(self, x: Array) -> Array:
+    def empty_strided_like(self, x: Array) -> Array:
         """A new array with the shape, dtype and strides of a native one; its contents are undefined."""
         first, span = reach(x)
         return np.ndarray(x.shape, x.dtype, self.empty((span,), np.dtype(np.uint8)), first, x.strides)
 
     def clone(self, x: Array) -> Array:
-        """A copy with the strides of ``x``."""
-        twin = self.twin(x)
-        twin[...] = x
-        return twin
+        """A copy, as an ndarray, with the strides of the view of ``x``."""
+        native = x if isinstance(x, np.ndarray) else self.view(x, "x")
+        copy = self.empty_strided_like(native)
+        distinct_elements = tuple(slice(0, 1) if step == 0 else slice(None) for step in native.strides)
+        copy[distinct_elements] = native[distinct_elements]  # one write to an element that a broadcast repeats
+        return copy
 
     def from_host(self, x: Array) -> Array:
         """``x`` itself."""
@@ -190,12 +202,17 @@ class HostArrays:
         """Whether the address ranges of two native arrays meet (never False where memory is shared)."""
         return bool(np.may_share_memory(x, y))
 
+    def key(self, x: Any) -> Hashable:
+        """The facts of the view of ``x``. A library that reads them faster overrides this."""
+        native = self.view(x, "x")
+        return native.dtype, native.shape, native.strides, native.flags.num
+
     def clock(self) -> Clock:
         """The process's own."""
         return CLOCK
 
     def on(self, stream: int | None) -> AbstractContextManager[object]:
-        """There is nothing to be made current."""
+        """There is nothing to make current."""
         return nullcontext()
 
     def synchronize(self) -> None:
@@ -212,8 +229,8 @@ class HostArrays:
 class DeviceArrays:
     """A base for libraries on devices: the parts of :class:`ArrayLibrary` that are the same in all of them.
 
-    A subclass adds ``empty``, ``twin``, ``clone``, ``from_host``, ``to_host``, ``on``, ``synchronize``, ``clock``,
-    ``current_stream() -> int`` (a native handle) and ``copy(into, source)`` (on the current stream).
+    A subclass adds ``empty``, ``empty_strided_like``, ``clone``, ``from_host``, ``to_host``, ``on``, ``synchronize``,
+    ``clock``, ``current_stream() -> int`` (a native handle) and ``copy(into, source)`` (on the current stream).
     """
 
     name = ""
@@ -228,8 +245,8 @@ class DeviceArrays:
     def target(self, out: object, shape: tuple[int, ...]) -> DeviceView:
         native = self.view(out, "out")
         if native.shape != shape:
-            given = f"shape {native.shape} (NumPy: non-broadcastable output operand)"
-            raise OutputError("out", given, f"shape {shape}", "give it the shape of the result")
+            actual = f"shape {native.shape} (NumPy: non-broadcastable output operand)"
+            raise OutputError("out", actual, f"shape {shape}", "give it the shape of the result")
         if not distinct(native):
             raise OutputError(
                 "out", f"several elements share memory (strides {native.strides})", "an array of its own memory"
@@ -241,6 +258,11 @@ class DeviceArrays:
 
     def overlap(self, x: DeviceView, y: DeviceView) -> bool:
         return meet(x, y)
+
+    def key(self, x: Any) -> Hashable:
+        """The facts of the view of ``x``. A library that reads them faster overrides this."""
+        native = self.view(x, "x")
+        return native.dtype, native.shape, native.strides, native.address % MAX_ALIGNMENT, self.device
 
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a graph."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,13 @@ from gemmhub._arrays.array_types import library_name
 from gemmhub._arrays.cupy.operands import CupyArrays, cupy_arrays
 from gemmhub._arrays.dlpack.operands import dlpack_arrays, has
 from gemmhub._arrays.host.operands import NUMPY, SEQUENCES
+from gemmhub._arrays.plugin_arrays import torch_type
 from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.host import torch_host_arrays
 from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
-from gemmhub._base import registered
-from gemmhub._base.geometry import MOST_ALIGNED
+from gemmhub._base import device_types, registered
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.errors import DeviceError, InputError
-
-TORCH_KINDS = ("cuda", "musa")
-"""Device types of torch that gemmhub addresses; "cpu" is left to DLPack."""
 
 
 def arrays_of(x: object, argument: str) -> ArrayLibrary:
@@ -32,16 +28,11 @@ def arrays_of(x: object, argument: str) -> ArrayLibrary:
     """
     if isinstance(x, (np.ndarray, np.generic, *SEQUENCES)):
         return NUMPY
-    kind: Any = type(x)
+    cls: Any = type(x)
     library: ArrayLibrary | None = registered.direct(x)
     if library is not None:
         return library
-    own = getattr(kind, "__gemmhub_family__", None)
-    if own is not None:
-        message = "__gemmhub_family__ is now gemmhub.array_library.register(); the old name is removed in gemmhub 0.3"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return own(x)  # type: ignore[no-any-return]
-    if array_types.is_symbol(kind):
+    if array_types.is_symbol(cls):
         raise array_types.traced(x, argument)
     if tensors.is_tensor(x):
         tensors.require_version(argument)
@@ -50,18 +41,19 @@ def arrays_of(x: object, argument: str) -> ArrayLibrary:
     if _may_be_on_a_device(x):
         from gemmhub._arrays.dlpack import adopted
 
-        found = native_arrays(x, argument) or adopted.arrays(x, argument)
-        if found is not None:
-            return found
+        arrays = native_arrays(x, argument) or adopted.arrays(x, argument)
+        if arrays is not None:
+            return arrays
     if has(x, "__dlpack_device__"):
-        return dlpack_arrays(library_name(kind))
+        return dlpack_arrays(library_name(cls))
     if has(x, "__array_interface__") or has(x, "__array__") or _is_buffer(x):
         return NUMPY
     raise InputError(
         argument,
-        f"a {kind.__qualname__} is not an array",
+        f"a {cls.__qualname__} is not an array",
         "arrays of numpy, cupy, torch; nested sequences of numbers; arrays that export DLPack or the CUDA array "
         "interface",
+        f"convert it, or register a library for {cls.__qualname__}: gemmhub.array_library.register",
     )
 
 
@@ -71,14 +63,16 @@ def native_arrays(x: Any, argument: str) -> CupyArrays | TorchArrays | None:
     Raises DeviceError for tensors on devices that gemmhub cannot address.
     """
     if tensors.is_tensor(x):
-        kind = x.device.type
-        if kind == "cpu":
+        device_type = x.device.type
+        if device_type == "cpu":
             return None
-        if kind not in TORCH_KINDS or (kind == "cuda" and sys.modules["torch"].version.hip):
+        known = torch_type(device_type, sys.modules["torch"])
+        if known is None:
             raise DeviceError(
-                argument, f"a tensor on {x.device}", "tensors on cpu, cuda and musa", "copy it to the host"
-            )
-        return torch_arrays(kind, x.device.index)
+                argument, f"a tensor on {x.device}", f"tensors on {device_types.listed()}",
+                "copy it to the host, or install the plugin that registers its device type",
+            )  # fmt: skip
+        return torch_arrays(known.name, x.device.index)
     cupy = getattr(sys.modules.get("cupy"), "ndarray", None)  # None while cupy is still being imported
     if cupy is not None and isinstance(x, cupy):
         return cupy_arrays(x.device.id)
@@ -96,17 +90,3 @@ def _is_buffer(x: Any) -> bool:
     except (TypeError, ValueError, BufferError):
         return False
     return True
-
-
-def layout_key(x: Any) -> tuple[Any, ...]:
-    """What a decision may depend on besides type, dtype and shape: strides, alignment, device.
-
-    Raises AttributeError for objects without these attributes.
-    """
-    if isinstance(x, np.ndarray):
-        return x.strides, x.flags.aligned
-    if hasattr(x, "data_ptr"):  # a torch tensor
-        return x.stride(), x.device, x.data_ptr() % MOST_ALIGNED
-    if _may_be_on_a_device(x):
-        return x.strides, x.data.device_id, x.data.ptr % MOST_ALIGNED  # a cupy array
-    return x.strides, False

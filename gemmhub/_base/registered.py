@@ -6,11 +6,12 @@ They are separate from it so that ``import gemmhub`` loads only the tables.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 from gemmhub._base import guard
+from gemmhub.errors import InputError
 
 Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
 """``(call, operands, options) -> result`` of a deferring library; NotImplemented leaves the call to gemmhub.
@@ -19,7 +20,8 @@ Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
 arguments as the user passed them, ``options`` its keyword arguments, ``out`` among them where it is not None.
 """
 
-_direct: dict[type, Callable[[Any], Any]] = {}
+libraries: dict[type, Callable[[Any], Any]] = {}
+"""The function that finds the direct library of an array, by type."""
 deferring: dict[type, Deferred] = {}
 
 doors: dict[str, str] = {"torch": "gemmhub._doors.torch", "jax": "gemmhub._doors.jax", "dask": "gemmhub._doors.dask"}
@@ -28,38 +30,104 @@ doors: dict[str, str] = {"torch": "gemmhub._doors.torch", "jax": "gemmhub._doors
 The module is imported at the first such array: ``import gemmhub`` loads none. Imported modules leave this table.
 """
 
-record: Callable[[Any, Any, Mapping[str, Any], Callable[..., Any]], Any] | None = None
-"""``(a, b, options, replay) -> result``: a product of torch tensors that autograd records, and that
-``replay(a, b, None, options, True, False)`` computes. ``_doors.torch`` sets it;
-while it is None, such a product is refused."""
+
+class Replay:
+    """A function that runs a call of one signature again."""
+
+    __slots__ = ("careful", "kept", "operands", "recordable", "run")
+
+    def __init__(
+        self, run: Callable[[Any, Any, Any, Mapping[str, Any]], Any], operands: tuple[str, ...], *, recordable: bool,
+        careful: bool,
+    ) -> None:  # fmt: skip
+        self.run = run
+        """``(a, b, out, options) -> result``; None, with nothing done, where the call has to be analysed."""
+        self.operands = operands
+        """Names of the operands that are read, beside a and b."""
+        self.recordable = recordable
+        """Whether autograd can record the call: it writes nothing that the caller passed."""
+        self.careful = careful
+        """Whether the elements of such operands may differ from their memory."""
+        self.kept: dict[Any, Any] = {}
+        """The data that the node of autograd's graph keeps, by all it depends on beside the call's signature."""
+
+
+record: Callable[[Any, Any, Mapping[str, Any], Replay], Any] | None = None
+"""``(a, b, options, replay) -> result``: a product of torch tensors that autograd records. ``_doors.torch`` sets it;
+while it is None, such a product is refused.
+"""
+
+
+def _nothing_is_decided() -> None:
+    pass
+
+
+forget: Callable[[], None] = _nothing_is_decided
+"""Forgets what was decided by these tables. :mod:`gemmhub.api` sets it: decisions are kept in a layer above."""
+
+
+def leave_to_python(function: Any) -> None:
+    """Exempt a function from compilation by a framework, where one that is loaded compiles Python (torch)."""
+    if exempt is not None:
+        exempt(function)
+
+
+exempt: Callable[[Any], None] | None = None
+"""``_doors.torch`` sets it."""
 
 
 def register(kind: type, find: Callable[[Any], Any]) -> None:
     """Make arrays of type ``kind``, and of its subclasses, operands: ``find(x)`` returns the library of one of them.
 
-    Equal libraries must be one object for each device. Registering a type again replaces its library.
+    Equal libraries must be one object for each device. Registering a type again replaces its library. Raises
+    InputError for what is no type, and for a library in place of a function.
     """
-    _direct[kind] = find
+    _check(kind, find, "find")
+    libraries[kind] = find
+    forget()
 
 
 def register_deferring(kind: type, take: Deferred) -> None:
-    """Pass every call with an operand of type ``kind``, or of a subclass, to ``take`` before any other analysis."""
+    """Pass every call with an operand of type ``kind``, or of a subclass, to ``take`` before any other analysis.
+
+    Raises InputError for what is no type, and for what cannot be called.
+    """
+    _check(kind, take, "take")
     deferring[kind] = take
+    forget()
+
+
+def _check(kind: object, function: object, name: str) -> None:
+    if not isinstance(kind, type):
+        raise InputError("kind", f"a {type(kind).__qualname__}", "a class", "pass the type of the arrays")
+    if name == "find" and kind.__module__.partition(".")[0] == "numpy":
+        raise InputError("kind", f"NumPy's {kind.__qualname__}", "classes beside NumPy's", "register a class of yours")
+    if not callable(function):
+        raise InputError(name, f"a {type(function).__qualname__}", "a function of an operand or a call")
 
 
 def unregister(kind: type) -> None:
     """Remove a type from both tables. A type that is in neither is no error."""
-    _direct.pop(kind, None)
+    libraries.pop(kind, None)
     deferring.pop(kind, None)
+    forget()
 
 
 def direct(x: object) -> Any:
     """The registered library of ``x``; None where its type has none."""
-    if _direct:
-        for kind in type(x).__mro__:
-            if kind in _direct:
-                return _direct[kind](x)
+    if libraries:
+        for cls in type(x).__mro__:
+            if cls in libraries:
+                return libraries[cls](x)
     return None
+
+
+def looked_up(arrays: Iterable[object]) -> bool:
+    """Whether :mod:`gemmhub.api` may look up a call with these arrays before any other analysis.
+
+    They are of registered direct libraries, and no deferring library may take the call.
+    """
+    return all(direct(x) is not None and deferring.keys().isdisjoint(type(x).__mro__) for x in arrays)
 
 
 def deferred(
@@ -71,21 +139,21 @@ def deferred(
     """
     if deferring or doors:
         for x in operands if arrays is None else arrays:
-            kinds = type(x).__mro__
+            classes = type(x).__mro__
             if doors:
-                _open(kinds)
-            for kind in kinds:
-                if kind in deferring:
-                    result = deferring[kind](call, operands, options)
+                _open(classes)
+            for cls in classes:
+                if cls in deferring:
+                    result = deferring[cls](call, operands, options)
                     if result is not NotImplemented:
                         return result
     return NotImplemented
 
 
-def _open(kinds: tuple[type, ...]) -> None:
+def _open(classes: tuple[type, ...]) -> None:
     """Import gemmhub's deferring library for the package that any of these types comes from."""
-    for kind in kinds:
-        package = kind.__module__.partition(".")[0]
+    for cls in classes:
+        package = cls.__module__.partition(".")[0]
         door = doors.get(package)
         if door is not None and package in sys.modules:
             with guard.neutral():  # what it imports may warn

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmhub import config
 from gemmhub._base.guard import guarded
+from gemmhub._choice import suggestions
 from gemmhub._choice.status import BackendStatus, Statuses
+from gemmhub._choice.suggestions import Suggestion
 from gemmhub.backend import CONTRACT, Backend, BackendDescription
 from gemmhub.capability import Absent, Busy, Device, Ready, Refusal
+from gemmhub.errors import InputError
 from gemmhub.kit import install, locks
+from gemmhub.operands import OPERANDS
 
 _log = logging.getLogger("gemmhub")
 
@@ -27,29 +31,6 @@ ASKING = "plugin %s: %s"
 
 BUILTIN = "gemmhub"
 """Distribution name that the built-in backend is listed with."""
-
-
-@dataclass(frozen=True)
-class Suggestion:
-    """A distribution of this project that is not installed."""
-
-    backend: str
-    distribution: str
-    device_kind: str
-    summary: str
-
-
-SUGGESTIONS = (
-    Suggestion("cpu", "gemmhub-cpu", "cpu", "fast half, bfloat16 and int8 on CPUs"),
-    Suggestion("cublas", "gemmhub-cublas", "cuda", "cuBLAS and cuBLASLt"),
-    Suggestion("hopper", "gemmhub-hopper", "cuda", "TMA and WGMMA kernels for H100 and H200"),
-    Suggestion("cuda", "gemmhub-cuda", "cuda", "handwritten kernels for every NVIDIA card"),
-    Suggestion("mublas", "gemmhub-mublas", "musa", "muBLAS and muBLASLt"),
-    Suggestion("mudnn", "gemmhub-mudnn", "musa", "muDNN MatMul"),
-    Suggestion("mutlass", "gemmhub-mutlass", "musa", "MUTLASS"),
-    Suggestion("musa-kernels", "gemmhub-musa-kernels", "musa", "handwritten MUSA kernels"),
-)
-"""Distributions that a user could install, by kind of device. The core names plugins nowhere else."""
 
 
 class Entry:
@@ -67,6 +48,8 @@ class Entry:
         self.plugin = plugin
         self.distribution = distribution
         self.description = description
+        self.loaded = False
+        """Whether the backend was registered as an object: its probe names its devices, not its description."""
         self._answer: tuple[Backend, Ready] | Refusal | None = refusal
         self._lock = locks.lock()
         self._loading = locks.Busy()
@@ -75,14 +58,17 @@ class Entry:
         return f"<Entry {self.name!r} of {self.distribution}>"
 
     @property
-    def device_kinds(self) -> tuple[str, ...]:
-        """Kinds of device of the backend; empty where the plugin failed before it named them."""
-        return self.description.device_kinds if self.description else ()
+    def device_types(self) -> tuple[str, ...]:
+        """Types of device of the backend; empty where the plugin failed before it named them."""
+        if self.loaded:
+            answer = self.get()
+            return () if isinstance(answer, Refusal) else tuple({device.type for device in answer[1].devices})
+        return self.description.device_types if self.description else ()
 
     @property
-    def passing(self) -> str:
-        """:attr:`Refusal.passing` of a plugin that failed before it named its backends."""
-        return self._answer.passing if self.description is None and isinstance(self._answer, Refusal) else ""
+    def transient(self) -> str:
+        """:attr:`Refusal.transient` of a plugin that failed before it named its backends."""
+        return self._answer.transient if self.description is None and isinstance(self._answer, Refusal) else ""
 
     def get(self) -> tuple[Backend, Ready] | Refusal:
         """The loaded, probed backend, or a refusal. Loads and probes once; a lack of memory is not kept."""
@@ -95,7 +81,7 @@ class Entry:
                         return Busy("it is being loaded", "do not call gemmhub from load() or probe()")
                     with self._loading:
                         answer = self._load()
-                    if isinstance(answer, tuple) or not answer.passing:
+                    if isinstance(answer, tuple) or not answer.transient:
                         self._answer = answer
         return answer
 
@@ -109,6 +95,9 @@ class Entry:
             return backend
         if not isinstance(backend, Backend):
             return Refusal(f"load() returned {type(backend).__name__}, not a Backend", remedy)
+        misstated = _misstated(backend, remedy)
+        if misstated is not None:
+            return misstated
         _log.debug(ASKING, self.plugin, f"probing for the backend {self.name!r}")
         answer = guarded(lambda: _checked(backend.probe()), "probing", remedy)
         if isinstance(answer, Ready):
@@ -124,8 +113,19 @@ class Entry:
         """The version of the distribution, on which times depend; empty for a backend without one."""
         version = guarded(lambda: importlib.metadata.version(self.distribution), "reading metadata", "free some memory")
         if isinstance(version, Refusal):
-            return version if version.passing else {}
+            return version if version.transient else {}
         return {self.distribution: version} if isinstance(version, str) else {}
+
+
+def _misstated(backend: Backend, remedy: str) -> Refusal | None:
+    """The refusal of a backend whose ``takes`` names no operand, or no forms."""
+    known = {*OPERANDS, "activation", "precision", "groups"}
+    for name, forms in backend.takes.items():
+        if name not in known:
+            return Refusal(f"its takes names {name!r}; allowed: {', '.join(sorted(known))}", remedy)
+        if forms is not None and (isinstance(forms, str) or not isinstance(forms, Set)):
+            return Refusal(f"its takes[{name!r}] is {forms!r}; allowed: a set of forms, or None for any", remedy)
+    return None
 
 
 def _checked(answer: Ready | Absent) -> Ready | Absent:
@@ -154,12 +154,40 @@ def _builtin() -> Entry:
     return Entry("numpy", BUILTIN, "gemmhub", description)
 
 
+@dataclass(frozen=True)
+class _Object:
+    """A backend that the process registered as an object, which survives :func:`forget`."""
+
+    backend: Backend
+    name: str
+    contract: int
+
+    @property
+    def package(self) -> str:
+        return str(type(self.backend).__module__).partition(".")[0]
+
+    @property
+    def description(self) -> BackendDescription:
+        text = type(self.backend).__doc__
+        summary = (text if isinstance(text, str) else "").partition("\n")[0] or type(self.backend).__qualname__
+        return BackendDescription(self.name, lambda: self.backend, summary, contract=self.contract)
+
+    def entry(self) -> Entry:
+        entry = Entry(self.name, self.name, self.package, self.description)
+        entry.loaded = True
+        return entry
+
+
+_objects: dict[str, _Object] = {}
+"""The backends that this process registered, by name."""
+
+
 class Registry:
     """The backends of this process: the built-in one, those of plugins in the order of their names, those added."""
 
     def __init__(self) -> None:
         self._builtin = _builtin()
-        self._added: list[Entry] = []
+        self._added = [known.entry() for known in tuple(_objects.values())]
         self._points: Sequence[importlib.metadata.EntryPoint] | None = None
         self._answers: dict[int, _Answer] = {}
         """Answers of plugins by position in ``_points``; each is stored when it is complete."""
@@ -171,7 +199,7 @@ class Registry:
     def __iter__(self) -> Iterator[Entry]:
         if not self.complete:
             with self._lock:
-                # A plugin that calls matmul while it is imported gets the backends found so far.
+                # A plugin that calls matmul while it is imported gets the backends discovered so far.
                 if not self.complete and not self._discovering.now:
                     with self._discovering:
                         self._discover()
@@ -179,7 +207,7 @@ class Registry:
 
     @property
     def entries(self) -> list[Entry]:
-        """The entries found so far."""
+        """The entries discovered so far."""
         answers = self._answers
         return [self._builtin, *(e for i in sorted(answers) for e in answers[i].entries), *self._added]
 
@@ -191,17 +219,26 @@ class Registry:
     def add(self, description: object, plugin: str, distribution: str) -> Entry:
         """List a described backend, after checking the description."""
         entry = self._entry(description, plugin, distribution, self.entries)
-        self._added.append(entry)
+        self.put(entry)
         return entry
 
+    def put(self, entry: Entry) -> None:
+        """List a checked entry."""
+        self._added = [*self._added, entry]
+
+    def remove(self, name: str) -> None:
+        """Drop the entry of a backend that was registered as an object."""
+        self._added = [entry for entry in self._added if entry.name != name or not entry.loaded]
+
     def _entry(self, description: object, plugin: str, distribution: str, others: Sequence[Entry]) -> Entry:
-        refusal = self._check(description, distribution, others)
+        refusal = self.refusal(description, distribution, others)
         name = getattr(description, "name", None)
         usable = description if isinstance(description, BackendDescription) and not refusal else None
         return Entry(name if isinstance(name, str) else plugin, plugin, distribution, usable, refusal)
 
     @staticmethod
-    def _check(description: object, distribution: str, others: Sequence[Entry]) -> Refusal | None:
+    def refusal(description: object, distribution: str, others: Sequence[Entry]) -> Refusal | None:
+        """Return why a description cannot be listed beside ``others``; None where it can."""
         remedy = f"report it to the authors of {distribution}"
         if not isinstance(description, BackendDescription):
             return Refusal(f"its hook returned {type(description).__name__}, not a BackendDescription", remedy)
@@ -213,11 +250,11 @@ class Registry:
                 f"written for contract {description.contract} of gemmhub, this is contract {CONTRACT}",
                 f"upgrade {'gemmhub' if newer else distribution}",
             )
-        name, kinds = description.name, description.device_kinds
+        name, types = description.name, description.device_types
         if not isinstance(name, str) or not name.replace("-", "_").isidentifier() or name != name.lower():
             return Refusal(f"{name!r} is not a lower-case name", remedy)
-        if not isinstance(kinds, (tuple, list)) or not kinds or not all(isinstance(kind, str) for kind in kinds):
-            return Refusal(f"its device_kinds are {kinds!r}, not a tuple of strings", remedy)
+        if not isinstance(types, (tuple, list)) or not types or not all(isinstance(x, str) for x in types):
+            return Refusal(f"its device_types are {types!r}, not a tuple of strings", remedy)
         variables = description.variables
         if not isinstance(variables, (tuple, list)) or not all(isinstance(x, str) for x in variables):
             return Refusal(f"its variables are {variables!r}, not a tuple of strings", remedy)
@@ -230,7 +267,7 @@ class Registry:
         return None
 
     def _discover(self) -> None:
-        """Ask the plugins that have not answered yet, or lacked memory at the last attempt."""
+        """Load the plugins that are not loaded yet, or lacked memory at the last attempt."""
         settings = config.root()
         if self._points is None:
             points = guarded(
@@ -240,18 +277,18 @@ class Registry:
             )
             if isinstance(points, Refusal):
                 self._answers[0] = _Answer((Entry("plugins", "plugins", "importlib.metadata", None, points),))
-                self.complete = not points.passing
+                self.complete = not points.transient
                 return
             self._answers.pop(0, None)  # memory was short at the last attempt
             self._points = points
         for index in range(len(self._points)):
-            if index not in self._answers or self._answers[index].passing:
+            if index not in self._answers or self._answers[index].transient:
                 self._answers[index] = self._discover_one(index, self._points, settings)
-        self.complete = not any(answer.passing for answer in self._answers.values())
+        self.complete = not any(answer.transient for answer in self._answers.values())
         if self.complete:
             descriptions = [entry.description for entry in self.entries if entry.description is not None]
-            for told in config.unknown_variables(x for description in descriptions for x in description.variables):
-                _log.warning("%s", told)
+            for warning in config.unknown_variables(x for description in descriptions for x in description.variables):
+                _log.warning("%s", warning)
 
     def _discover_one(
         self, index: int, points: Sequence[importlib.metadata.EntryPoint], settings: config.Settings
@@ -305,8 +342,8 @@ class _Answer:
     """The module that its entry point refers to; None where the plugin failed."""
 
     @property
-    def passing(self) -> bool:
-        return any(entry.passing for entry in self.entries)
+    def transient(self) -> bool:
+        return any(entry.transient for entry in self.entries)
 
 
 def _registered(module: Any, plugin: str) -> Any:
@@ -339,33 +376,76 @@ def _switched_off(plugin: str, settings: config.Settings) -> Absent | None:
 
 _registry: dict[str, Registry] = {}
 """The registry of this process under one key, or empty."""
+_changes = locks.lock()
+"""Held while backends are registered or removed, and while a registry begins or is dropped, so that none is lost."""
 
 
 def registry() -> Registry:
     """The registry of this process."""
     known = _registry.get("gemmhub")
-    return _registry.setdefault("gemmhub", Registry()) if known is None else known
+    if known is None:
+        with _changes:
+            known = _registry.setdefault("gemmhub", Registry())
+    return known
+
+
+def register(backend: Backend, contract: int) -> None:
+    """List a backend, until :func:`unregister`. Raises InputError where that cannot be."""
+    if not isinstance(backend, Backend):
+        passed = f"the class {backend.__qualname__}" if isinstance(backend, type) else f"a {type(backend).__qualname__}"
+        raise InputError("backend", passed, "an instance of a subclass of gemmhub.Backend")
+    name = guarded(lambda: getattr(backend, "name", None), "reading its name", "give it a name")
+    if not isinstance(name, str):
+        raise InputError("backend", f"a {type(backend).__qualname__} whose name is {name!r}", "a lower-case name")
+    if isinstance(contract, bool) or contract != CONTRACT:
+        remedy = f"write it for contract {CONTRACT}: see gemmhub.backend"
+        raise InputError("contract", f"{contract!r}", f"{CONTRACT}, the contract of this gemmhub", remedy)
+    new, known = _Object(backend, name, contract), registry()
+    taken = next((entry.distribution for entry in known if entry.name == name and entry.description), None)
+    if taken is not None:
+        remedy = f"call gemmhub.unregister({name!r}) first" if name in _objects else "give it another name"
+        raise InputError("backend", f"the name {name!r}, which a backend of {taken} has", "a name of its own", remedy)
+    refusal = known.refusal(new.description, new.package, ())
+    if refusal is not None:
+        raise InputError("backend", refusal.reason, "a lower-case name", "give it another name")
+    misstated = _misstated(backend, "change its takes")
+    if misstated is not None:
+        raise InputError("backend", misstated.reason, "names of operands with sets of forms", misstated.remedy)
+    with _changes:
+        _objects[name] = new
+        registry().put(new.entry())
+
+
+def unregister(name: str) -> None:
+    """Remove a backend that :func:`register` listed. Raises InputError for any other name."""
+    if not isinstance(name, str) or name not in _objects:
+        known = ", ".join(_objects) or "none, as no backend is registered"
+        raise InputError("name", f"{name!r}", known, "GEMMHUB_DISABLE switches off a plugin's backend")
+    with _changes:
+        _objects.pop(name, None)
+        registry().remove(name)
 
 
 def forget() -> None:
     """Drop the registry; the next use discovers and probes again."""
-    _registry.clear()
+    with _changes:
+        _registry.clear()
 
 
 def statuses() -> Statuses:
     """The states of all backends: ready ones, absent and failed ones with reasons, and installable ones."""
-    missing = [
+    absent = [
         BackendStatus(
-            found.backend,
-            found.distribution,
-            found.summary,
+            suggestion.backend,
+            suggestion.distribution,
+            suggestion.summary,
             "not installed",
             reason="not installed",
-            remedy=install.command(found.distribution),
+            remedy=install.command(suggestion.distribution),
         )
-        for found in suggestions()
+        for suggestion in missing()
     ]
-    return Statuses([*map(_status, registry()), *missing])
+    return Statuses([*map(_status, registry()), *absent])
 
 
 def _status(entry: Entry) -> BackendStatus:
@@ -386,15 +466,17 @@ def _status(entry: Entry) -> BackendStatus:
 
 
 def names() -> list[str]:
-    """The names that a backend may be asked for by: of those discovered, and of those that could be installed."""
-    return sorted({entry.name for entry in registry()} | {s.backend for s in SUGGESTIONS})
+    """The names of the backends that are discovered or could be installed, which ``backend=`` accepts."""
+    return sorted({entry.name for entry in registry()} | {x.backend for x in suggestions.known()})
 
 
-def suggestions(device_kind: str | None = None) -> list[Suggestion]:
-    """Distributions of this project that are not installed (for one kind of device, or all)."""
+def device_types() -> list[str]:
+    """The types of devices, beside the CPU, of all backends that are discovered or could be installed."""
+    declared = {device_type for entry in registry() for device_type in entry.device_types}
+    return sorted((declared | {x.device_type for x in suggestions.known()}) - {"cpu"})
+
+
+def missing() -> list[Suggestion]:
+    """Distributions of this project that are not installed."""
     installed = {entry.distribution for entry in registry()}
-    return [
-        s
-        for s in SUGGESTIONS
-        if s.distribution not in installed and (device_kind is None or s.device_kind == device_kind)
-    ]
+    return [x for x in suggestions.known() if x.distribution not in installed and x.backend not in _objects]

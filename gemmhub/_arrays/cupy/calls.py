@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gemmhub._base.evicting import keep
-from gemmhub._base.geometry import MOST_ALIGNED, reach
+from gemmhub._base.geometry import MAX_ALIGNMENT, reach
 from gemmhub.array_library import FastPath
 from gemmhub.problem import GemmProblem
 
-_LOW = MOST_ALIGNED - 1
-_MOST = 4096
-"""The most kinds of calls that one fast path keeps."""
+_LOW = MAX_ALIGNMENT - 1
+_MAX_ENTRIES = 4096
+"""Maximum number of call signatures that one fast path keeps."""
 
 
 class Entry(NamedTuple):
-    """What a call of one kind needs besides the addresses of its arrays."""
+    """The facts of one call signature besides the addresses of its arrays."""
 
     run: Callable[..., None]
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any) -> FastPath:
     """A new fast path for the library of ``arrays``; see :meth:`gemmhub.array_library.ArrayLibrary.fast_path`.
 
-    The kind of the previous call is compared first: comparing two keys takes a tenth of the time of hashing dtypes.
+    The previous call's signature is compared first: comparing two keys takes a tenth of the time of hashing dtypes.
     """
     cupy = arrays.module
     entries: OrderedDict[Any, Entry] = OrderedDict()
@@ -50,29 +50,29 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
         x, y = a.data.ptr, b.data.ptr
         if out is None:
             key: tuple[Any, ...] = (settings(), *facts(a), *facts(b))
-            before, found = last_new
+            before, entry = last_new
             if key != before:
-                found = find(key)
-                if found is not None:
-                    last_new = key, found
-            if found is None or cupy.cuda.runtime.getDevice() != found.ordinal:
+                entry = find(key)
+                if entry is not None:
+                    last_new = key, entry
+            if entry is None or cupy.cuda.runtime.getDevice() != entry.ordinal:
                 return None
-            out = ndarray(found.shape, found.dtype)
-            found.run(x, y, out.data.ptr, found.alpha, found.beta, current(found.ordinal).ptr)
+            out = ndarray(entry.shape, entry.dtype)
+            entry.run(x, y, out.data.ptr, entry.alpha, entry.beta, current(entry.ordinal).ptr)
             return out
         z = out.data.ptr
         key = (settings(), *facts(a), *facts(b), *facts(out))
-        before, found = last
+        before, entry = last
         if key != before:
-            found = find(key)
-            if found is not None:
-                last = key, found
-        if found is None:
+            entry = find(key)
+            if entry is not None:
+                last = key, entry
+        if entry is None:
             return None
-        a_bytes, b_bytes, out_bytes = found.spans
+        a_bytes, b_bytes, out_bytes = entry.spans
         if (z < x + a_bytes and x < z + out_bytes) or (z < y + b_bytes and y < z + out_bytes):
             return None
-        found.run(x, y, z, found.alpha, found.beta, current(found.ordinal).ptr)
+        entry.run(x, y, z, entry.alpha, entry.beta, current(entry.ordinal).ptr)
         return out
 
     def learn(
@@ -88,6 +88,6 @@ def fast_path(arrays: Any, settings: Callable[[], object], alpha: Any, beta: Any
         key = settings(), *(fact for x in operands for fact in facts(x))
         spans = tuple(span for _, span in reached)
         entry = Entry(run, shape, problem.out.dtype, arrays.device.index, spans, alpha, beta)
-        keep(entries, key, entry, _MOST)
+        keep(entries, key, entry, _MAX_ENTRIES)
 
     return FastPath(call, learn)

@@ -6,7 +6,7 @@ cupy is never imported here: where one of its arrays exists, cupy is loaded alre
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from gemmhub._arrays.cupy import calls
 from gemmhub._base.device_clock import DeviceClock
-from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, reach
+from gemmhub._base.geometry import MAX_ALIGNMENT, DeviceView, reach
 from gemmhub.array_library import DeviceArrays, FastPath
 from gemmhub.capability import Device
 from gemmhub.dtypes import DType
@@ -40,6 +40,9 @@ class CupyArrays(DeviceArrays):
             raise DeviceError(argument, f"on cuda:{x.device.id}", f"operands on {self.device}", "move it there")
         return DeviceView(x.data.ptr, x.dtype, x.shape, x.strides, x)
 
+    def key(self, x: Any) -> Hashable:
+        return x.dtype, x.shape, x.strides, x.data.device_id, x.data.ptr % MAX_ALIGNMENT
+
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         self.check_size(shape, dtype)
         try:
@@ -50,18 +53,18 @@ class CupyArrays(DeviceArrays):
         except RuntimeError as error:
             raise self.lost(error) from error
 
-    def twin(self, x: DeviceView) -> Array:
+    def empty_strided_like(self, x: DeviceView) -> Array:
         first, span = reach(x)
-        buffer = self.empty((span + MOST_ALIGNED,), np.dtype(np.uint8)).data
-        first += (x.address - buffer.ptr - first) % MOST_ALIGNED  # aligned as x is
+        buffer = self.empty((span + MAX_ALIGNMENT,), np.dtype(np.uint8)).data
+        first += (x.address - buffer.ptr - first) % MAX_ALIGNMENT  # aligned as x is
         return self.module.ndarray(x.shape, x.dtype, buffer + first, x.strides)
 
     def clone(self, x: Array) -> Array:
         native = x if isinstance(x, DeviceView) else self.view(x, "x")
-        twin = self.twin(native)
+        copy = self.empty_strided_like(native)
         with self.on(None):
-            twin[...] = native.owner
-        return twin
+            copy[...] = native.owner
+        return copy
 
     def from_host(self, x: Array) -> Array:
         with self.module.cuda.Device(self.device.index):
@@ -81,7 +84,7 @@ class CupyArrays(DeviceArrays):
         return bool(self.module.cuda.get_current_stream(self.device.index).is_capturing())
 
     def on(self, stream: int | None) -> AbstractContextManager[object]:
-        """Make the device, and ``stream`` where one is given, current for a block."""
+        """Make the device, and ``stream`` unless it is None, current for a block."""
         device = self.module.cuda.Device(self.device.index)
         return device if stream is None else self._on(device, stream)
 

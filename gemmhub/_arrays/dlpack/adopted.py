@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -31,6 +31,7 @@ Array = Any
 _CUDA = (2, 13)
 """DLPack's numbers for CUDA memory and CUDA managed memory."""
 _OTHER = {3: "CUDA host memory", 7: "vulkan", 8: "metal", 10: "rocm", 14: "oneapi", 15: "webgpu", 16: "hexagon"}
+_ALLOWED = "arrays on cpu, or in CUDA memory"
 _LEGACY = 1
 """The CUDA array interface's number for the default stream, whose handle is 0."""
 
@@ -44,16 +45,14 @@ def arrays(x: Any, argument: str) -> AdoptedArrays | None:
     name = library_name(array_type)
     if hasattr(x, "__dlpack_device__"):
         try:
-            kind, index = (int(part) for part in x.__dlpack_device__())
+            device_code, index = (int(part) for part in x.__dlpack_device__())
         except Exception as error:  # foreign code
-            raise DeviceError(
-                argument, f"a {type(x).__qualname__} on no device: {words(error)}", "arrays on cpu, cuda and musa"
-            ) from error
-        if kind == 1:
+            raise DeviceError(argument, f"a {type(x).__qualname__} on no device: {words(error)}", _ALLOWED) from error
+        if device_code == 1:
             return None
-        if kind not in _CUDA:
-            where = _OTHER.get(kind, f"DLPack device type {kind}")
-            raise DeviceError(argument, f"an array on {where}", "arrays on cpu, cuda and musa", "copy it to the host")
+        if device_code not in _CUDA:
+            where = _OTHER.get(device_code, f"DLPack device type {device_code}")
+            raise DeviceError(argument, f"an array on {where}", _ALLOWED, "copy it to the host")
     else:
         try:
             interface = x.__cuda_array_interface__
@@ -68,7 +67,7 @@ def arrays(x: Any, argument: str) -> AdoptedArrays | None:
             raise DeviceError(
                 argument,
                 f"a {type(x).__qualname__} whose address is not CUDA memory: {error}",
-                "arrays on cpu, cuda and musa",
+                _ALLOWED,
             ) from error
     library = _library()
     if library is None:
@@ -111,7 +110,12 @@ class AdoptedArrays:
         self.name = name
         self.device: Device = carrier.device
         self._carrier = carrier
-        self.empty, self.twin, self.copy, self.overlap = carrier.empty, carrier.twin, carrier.copy, carrier.overlap
+        self.empty, self.empty_strided_like, self.copy, self.overlap = (
+            carrier.empty,
+            carrier.empty_strided_like,
+            carrier.copy,
+            carrier.overlap,
+        )
         self.on, self.current_stream, self.clock = carrier.on, carrier.current_stream, carrier.clock
         self.from_host, self.synchronize, self.capturing = carrier.from_host, carrier.synchronize, carrier.capturing
 
@@ -120,6 +124,9 @@ class AdoptedArrays:
 
     def view(self, x: Any, argument: str) -> DeviceView:
         return self._carrier.view(self._adopt(x, argument), argument)
+
+    def key(self, x: Any) -> Hashable:
+        raise TypeError("it is imported anew in each call")
 
     def target(self, out: Any, shape: tuple[int, ...]) -> DeviceView:
         interface = getattr(out, "__cuda_array_interface__", None)

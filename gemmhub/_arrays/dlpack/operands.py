@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Hashable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from gemmhub._arrays.array_types import library_name
 from gemmhub._arrays.host.operands import SEQUENCES, NumpyArrays
 from gemmhub._arrays.torch import tensors
 from gemmhub._base.guard import words
+from gemmhub.array_library import HostArrays
 from gemmhub.dtypes import ML_DTYPES
 from gemmhub.errors import InputError
 from gemmhub.packed import PackedB
@@ -38,7 +40,7 @@ class DLPackArrays(NumpyArrays):
             native = _lent(x)
             if native is None:
                 native = np.from_dlpack(x)
-            if tensor and native.size and not x.data_ptr():  # a fake tensor: NumPy made up memory
+            if tensor and native.size and not x.data_ptr():  # a fake tensor, for which NumPy allocated memory
                 raise ValueError("it has no memory")
         except (InputError, MemoryError):
             raise
@@ -52,6 +54,12 @@ class DLPackArrays(NumpyArrays):
     def holds(self, out: object) -> bool:
         return not isinstance(out, SEQUENCES)
 
+    def key(self, x: Any) -> Hashable:
+        """The facts of an array. TypeError for what is copied to one."""
+        if isinstance(x, SEQUENCES):
+            raise TypeError(f"a {type(x).__qualname__} has no key")
+        return HostArrays.key(self, x)
+
     def wrap(self, native: Array, operands: tuple[Any, ...]) -> Array:
         for like in operands:
             if like is not None and not isinstance(like, _WITHOUT_LIBRARY):
@@ -61,7 +69,7 @@ class DLPackArrays(NumpyArrays):
         if native.dtype.name in ML_DTYPES and library_name(like.__class__) == "jax":
             return sys.modules["jax"].numpy.asarray(native)
         try:
-            made = (_from_dlpack(like.__class__) or like.__array_namespace__().from_dlpack)(native)
+            result = (_from_dlpack(like.__class__) or like.__array_namespace__().from_dlpack)(native)
         except (AttributeError, BufferError, RuntimeError) as error:
             raise InputError(
                 "a, b",
@@ -69,13 +77,13 @@ class DLPackArrays(NumpyArrays):
                 "arrays whose library has from_dlpack",
                 "pass numpy.from_dlpack(x) and convert the result",
             ) from None
-        return unconverted(made, native)
+        return unconverted(result, native)
 
 
 def _lent(x: Any) -> Array | None:
     """A view without a copy of JAX's array on the CPU, of a dtype that NumPy's DLPack lacks; else None."""
-    kind: Any = type(x)
-    if library_name(kind) != "jax" or str(getattr(x, "dtype", "")) not in ML_DTYPES:
+    cls: Any = type(x)
+    if library_name(cls) != "jax" or str(getattr(x, "dtype", "")) not in ML_DTYPES:
         return None
     native = np.asarray(x)
     if native.size and native.ctypes.data != x.unsafe_buffer_pointer():
@@ -97,29 +105,29 @@ def viewable(x: Any) -> str:
 
 
 @lru_cache(maxsize=64)
-def _from_dlpack(kind: type) -> Any:
+def _from_dlpack(cls: type) -> Any:
     """``from_dlpack`` of the library that defines a type of array, or of a base class's; None where the arrays have
     ``__array_namespace__``.
     """
-    if hasattr(kind, "__array_namespace__"):
+    if hasattr(cls, "__array_namespace__"):
         return None
-    for base in kind.__mro__:
+    for base in cls.__mro__:
         library: Any = sys.modules.get(base.__module__.partition(".")[0])
         if hasattr(library, "from_dlpack"):
             return library.from_dlpack
     raise AttributeError("its library has no from_dlpack")
 
 
-def unconverted(made: Array, native: Array) -> Array:
-    """``made``, a library's array of a result; InputError where it has another dtype, as in JAX without 64 bits."""
-    kind: Any = type(made)
+def unconverted(result: Array, native: Array) -> Array:
+    """``result``, an array of another library; InputError where it has another dtype, as in JAX without 64 bits."""
+    cls: Any = type(result)
     try:
-        if made.dtype.itemsize == native.dtype.itemsize:
-            return made
+        if result.dtype.itemsize == native.dtype.itemsize:
+            return result
     except AttributeError:  # dtypes without a name
-        return made
+        return result
     raise InputError(
-        "out_dtype", f"{native.dtype}, which {library_name(kind)} converts to {made.dtype}",
+        "out_dtype", f"{native.dtype}, which {library_name(cls)} converts to {result.dtype}",
         "dtypes of the operands' library",
         "pass another out_dtype; JAX has 64-bit dtypes after jax.config.update('jax_enable_x64', True)",
     )  # fmt: skip

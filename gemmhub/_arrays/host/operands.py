@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,10 @@ class NumpyArrays(HostArrays):
 
     def view(self, x: object, argument: str) -> Array:
         """``x`` as an ndarray; InputError for ragged sequences and for arrays that carry more than numbers."""
-        kind: Any = type(x)
-        if kind is np.ndarray:
+        cls: Any = type(x)
+        if cls is np.ndarray:
             return x
-        if not array_types.numbers_alone(kind, argument == "out"):
+        if not array_types.numbers_alone(cls, argument == "out"):
             raise array_types.refusal(x, argument)
         try:
             return np.asarray(x)
@@ -40,6 +41,12 @@ class NumpyArrays(HostArrays):
 
     def holds(self, out: object) -> bool:
         return isinstance(out, np.ndarray)
+
+    def key(self, x: Any) -> Hashable:
+        """The facts of an array. TypeError for what is copied to one, which may change from call to call."""
+        if not isinstance(x, (np.ndarray, np.generic)):
+            raise TypeError(f"a {type(x).__qualname__} has no key")
+        return x.dtype, x.shape, x.strides, x.flags.num
 
 
 NUMPY = NumpyArrays()

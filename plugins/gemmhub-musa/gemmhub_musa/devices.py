@@ -1,11 +1,12 @@
-"""Registers these arrays for gemmhub's command line: see :class:`gemmhub._arrays.by_name.ArrayLibrary`."""
+"""Registers the device type "musa" and these arrays: see :class:`gemmhub._arrays.plugin_arrays.PluginArrays`."""
 
 from __future__ import annotations
 
+from gemmhub.array_library import DeviceType
 from gemmhub.capability import Absent, Refusal
 from gemmhub_musa import array, runtime
 
-kind = "musa"
+device_type = DeviceType("musa", extension="torch_musa")
 
 
 def count() -> int | Refusal:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -18,9 +17,8 @@ from gemmhub import config
 from gemmhub._base import registered
 from gemmhub._base.guard import memory_errors, out_of_memory, propagates
 from gemmhub._call.cache import CallCache
-from gemmhub._call.family import Families
-from gemmhub._call.kinds import LOOK_CLOSELY, kind_of
-from gemmhub._call.options import ARRAYS, NUMBERS, PLANNED, Options, request, signature, with_scalars
+from gemmhub._call.keys import STRIDE_DEPENDENT, call_key
+from gemmhub._call.options import ARRAYS, NUMBERS, Options, request, signature, with_scalars
 from gemmhub.errors import AllocationError, BackendError, GemmhubError
 from gemmhub.kit import locks
 from gemmhub.packed import PackedB
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from gemmhub._call.describe import Call
     from gemmhub._call.options import Request
     from gemmhub._call.plan import Plan
-    from gemmhub._choice.status import BackendStatus
     from gemmhub._measure.tune import TuneResult
     from gemmhub.array_library import FastPath
     from gemmhub.verdict import Decision
@@ -50,7 +47,7 @@ _importing = locks.Busy()
 _settings = config.context.get
 locks.survive_forks()
 _ndarray = np.ndarray
-_function = FunctionType
+_replay = registered.Replay
 
 
 @overload
@@ -113,30 +110,30 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     """
     key = replay = None
     try:
-        kind = a.__class__
-        if kind is not _ndarray and kind in _fast:
-            result = _fast[kind].call(a, b, out, options)
-            if result.__class__ is _function:
+        cls = a.__class__
+        if cls is not _ndarray and cls in _fast:
+            result = _fast[cls].call(a, b, out, options)
+            if result.__class__ is _replay:
                 replay = result
             elif result is not None:
                 return result
         if replay is not None:
             pass
         elif options:
-            key = kind_of(a, b, out, options)
+            key = call_key(a, b, out, options)
             run = _find(key)
-            if run is not None and run is not LOOK_CLOSELY:
+            if run is not None and run is not STRIDE_DEPENDENT:
                 return run(a, b, out, options)
         else:
             if out is None:
-                run = _find((kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings()))
+                run = _find((cls, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings()))
             elif out.__class__ is _ndarray:
                 run = _find(
-                    (kind, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings(),
+                    (cls, b.__class__, a.dtype, b.dtype, a.shape, b.shape, _settings(),
                      out.__class__, out.dtype, out.strides)
                 )  # fmt: skip
             else:
-                run = _find(kind_of(a, b, out, options))
+                run = _find(call_key(a, b, out, options))
                 if run is not None:
                     return run(a, b, out, options)
             if run is not None:
@@ -151,36 +148,37 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     return _call(a, b, out, options, key)
 
 
-def _call(a: Array, b: Array, out: Array | None, options: Options, kind: object) -> Array:
-    """Look up the family of the call, then its kind, strides included; decide where it is new. ``kind``: that without
-    strides, where it is known.
+def _call(a: Array, b: Array, out: Array | None, options: Options, short_key: object) -> Array:
+    """Look up the family of the call, then its signature, strides included; decide where it is new. ``short_key``: the
+    key without strides, where it is known.
     """
     cache = _cache  # before settings are read
     families = cache.families
     if families is not None:
         try:
-            run = families.find(a, b, out, options, cache.put, kind)
+            run = families.find(a, b, out, options, cache.put, short_key)
             if run is not None:
                 return run(a, b, out, options) if options else run(a, b, out)
         except Exception:
-            pass  # what follows finds the reason
+            pass  # the checks below find the reason
         except BaseException as error:
             if propagates(error):
                 raise
-    given: Mapping[str, Any] = options
+    values: Mapping[str, Any] = options
     try:
         if registered.deferring or registered.doors:
             deferred = _deferred("matmul", a, b, out, options)
             if deferred is not NotImplemented:
                 return deferred
-        if not given.keys().isdisjoint(NUMBERS):
-            given = with_scalars(options)  # numbers of NumPy as Python's
-        if given.get("pre_activation") is True:
-            return _with_pre_activation(a, b, out, given)
-        key, run = cache.look_up(a, b, out, given)
+            cache = _cache  # importing a deferring library forgets decisions
+        if not values.keys().isdisjoint(NUMBERS):
+            values = with_scalars(options)  # numbers of NumPy as Python's
+        if values.get("pre_activation") is True:
+            return _with_pre_activation(a, b, out, values)
+        key, run = cache.look_up(a, b, out, values)
         if run is not None:
             try:
-                return run(a, b, out, given)
+                return run(a, b, out, values)
             except (GemmhubError, MemoryError):
                 raise
             except BaseException as error:
@@ -188,23 +186,24 @@ def _call(a: Array, b: Array, out: Array | None, options: Options, kind: object)
                     raise
                 # A kernel's own product raised: the checks below find the reason, or it is raised again.
         with locks.deciding:
-            _import()
-            asked = request(options)
-            call, decision, kernel = _decided(a, b, out, asked, cache)
+            import_deciding()
+            parsed = request(options)
+            call, decision, kernel = _decided(a, b, out, parsed, cache)
             from gemmhub._call import bind
 
             execute = bind.bind(call, decision.chosen or "", kernel)
-        result = bind.first_run(call, decision.chosen or "", kernel, execute, a, b, out, asked)
+        result = bind.first_run(call, decision.chosen or "", kernel, execute, a, b, out, parsed)
     except AllocationError:
         raise
     except MemoryError as error:
         raise out_of_memory(error) from error
-    if key is not None and decision.lasting:
+    if key is not None and decision.cacheable:
         with suppress(MemoryError):  # the result exists; a later call may fill the cache
-            _learn(cache, key, call, decision, kernel, execute, a, b, out, given)
-            if kernel.any_size and decision.bucketed and call.problem.device.kind == "cpu":
+            _learn(cache, key, call, decision, kernel, execute, a, b, out, values)
+            if kernel.any_size and decision.bucketed and call.problem.device.type == "cpu":
                 if cache.families is None:
-                    from gemmhub import records
+                    from gemmhub._call.family import Families
+                    from gemmhub._choice import records
 
                     cache.families = Families(records.sizes())
                 cache.families.learn(call, decision, kernel, (a, b, out), options)
@@ -212,10 +211,10 @@ def _call(a: Array, b: Array, out: Array | None, options: Options, kind: object)
 
 
 def _with_pre_activation(a: Array, b: Array, out: Array | None, options: Mapping[str, Any]) -> tuple[Array, Array]:
-    """The result, and what its activation was applied to, in a new array."""
+    """The result, and the argument of its activation in a new array."""
     from gemmhub._call import describe
 
-    _import()
+    import_deciding()
     others: Any = {name: x for name, x in options.items() if name != "pre_activation"}
     arrays, native = describe.new_pre_activation(a, b, out, request(others))
     before = arrays.wrap(native, (a, b))
@@ -244,8 +243,8 @@ def _deferred(call: str, a: Array, b: Array, out: Array | None, options: Options
     return result
 
 
-def _import() -> None:
-    """Import what every first call needs; BackendError where this call interrupts that import."""
+def import_deciding() -> None:
+    """Import the modules that every first call needs; BackendError where this call interrupts that import."""
     global _imported
     if _imported:
         return
@@ -258,6 +257,7 @@ def _import() -> None:
         getattr(np, "random")  # noqa: B009  (NumPy imports it when it is first named)
         import platformdirs  # noqa: F401  (settings and records look for folders)
 
+        from gemmhub._call import family  # noqa: F401  (here, as forks wait for what is imported while deciding)
         from gemmhub._choice import decide, registry  # noqa: F401
         from gemmhub.numpy_backend import backend  # noqa: F401
 
@@ -268,52 +268,65 @@ def _learn(
     cache: CallCache, key: tuple[Any, ...], call: Call, decision: Decision, kernel: Any, execute: Execute,
     a: Array, b: Array, out: Array | None, options: Mapping[str, Any],
 ) -> None:  # fmt: skip
-    """Record how a call was run: for all calls of its kind and, where its library has one, in the fast path."""
+    """Record how a call was run: for all calls of its signature and, where its library has one, in the fast path."""
     from gemmhub._call import bind
 
     problem = call.problem
     fast = cache.fast.get(type(a)) or call.arrays.fast_path(_settings)
+    read = [x for x in (a, b, out, *map(options.get, ARRAYS)) if not (x is None or isinstance(x, PackedB))]
+    first = registered.looked_up(read)
+    if fast is None and first:
+        from gemmhub._call import library_paths
+
+        fast = library_paths.path(type(a), call.arrays, cache, matmul)
     if fast is not None and not call.packed:
-        kernel_run = bind.on_views(kernel, problem) if problem.device.kind == "cpu" else kernel.run
+        kernel_run = bind.on_views(kernel, problem) if problem.device.type == "cpu" else kernel.run
         fast.learn(call.arrays, problem, call.out_shape, kernel_run, a, b, out, options)
         if kernel.with_rows is not None and decision.bucketed and out is None and fast.learn_rows is not None:
-            from gemmhub import records
+            from gemmhub._choice import records
 
             fast.learn_rows(call.arrays, problem, kernel.with_rows, records.sizes(), a, b, options)
         cache.fast[type(a)] = fast
-    if problem.device.kind != "cpu":
-        cache.put(key, bind.by_options(execute, False, options))
+    if problem.device.type != "cpu":
+        repeated = bind.by_options(None, False, execute, options)
+        cache.put(key, repeated)
+        if first:
+            cache.put_keyed(type(a), key, repeated)
         return
-    run = bind.warm(call, kernel, execute, (a, b, *map(options.get, ARRAYS)))
-    alone = run is kernel.direct
+    direct = bind.shortcut(call, kernel)
+    execute = bind.warm(call, execute, (a, b, *map(options.get, ARRAYS)))
     if not decision.layout_free:
-        cache.put(kind_of(a, b, out, options), LOOK_CLOSELY)
-        key = kind_of(a, b, out, options, closely=True) or key
-    cache.put(key, bind.by_options(run, alone, options))
+        cache.put(call_key(a, b, out, options), STRIDE_DEPENDENT)
+        key = call_key(a, b, out, options, with_strides=True) or key
+    repeated = bind.by_options(direct, problem.plain, execute, options)
+    cache.put(key, repeated)
+    if first:
+        cache.put_keyed(type(a), key, repeated)
     if options or fast is not None:
         return  # a fast path looks up calls without options itself
-    if out is not None and not isinstance(out, _ndarray):
-        return  # an array of another library, without strides in bytes
+    if not all(isinstance(x, _ndarray) for x in (a, b, *(() if out is None else (out,)))):
+        return  # an array of another library, without a dtype of NumPy or strides in bytes
     if decision.layout_free and not call.packed:
-        kind: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
+        run = direct or execute
+        plain_key: tuple[Any, ...] = (type(a), type(b), a.dtype, b.dtype, a.shape, b.shape, _settings())
         if out is not None:
             # Strides reveal an out whose elements share memory; a wrong shape is refused by the matmul of two matrices.
-            kind = (*kind, type(out), out.dtype, out.strides)
+            plain_key = (*plain_key, type(out), out.dtype, out.strides)
             run = bind.same_out(run, out.shape) if problem.batch else run
-        cache.put(kind, run)
+        cache.put(plain_key, run)
 
 
 def _decided(
-    a: Array, b: Array, out: Array | None, asked: Request, cache: CallCache, planned: bool = False
+    a: Array, b: Array, out: Array | None, request: Request, cache: CallCache, planned: bool = False
 ) -> tuple[Call, Decision, Any]:
-    """Describe a call, decide it by its bucket, and prepare it. What is ``planned`` is decided by its own sizes, unless
+    """Describe a call, decide it by its bucket, and prepare it. A ``planned`` call is decided by its own sizes, unless
     its bits must be those of :func:`matmul`.
     """
     from gemmhub._call import bind, describe
     from gemmhub._choice import decide
 
-    call = describe.describe(a, b, out, asked)
-    problem, settings, copies = call.problem, asked.settings, bind.overlaps(call)
+    call = describe.describe(a, b, out, request)
+    problem, settings, copies = call.problem, request.settings, bind.overlaps(call)
     exact = planned and not problem.deterministic
     key = problem, settings, copies
     decided = cache.find(key)  # looked up once: another thread may drop it at any time
@@ -322,28 +335,28 @@ def _decided(
         winner = None if ranked is None else cache.winners.get((ranked, settings))
         kernel = None if winner is None else winner.prepared(problem, settings)
         if kernel is None:
-            _refuse_capture(call, asked)
+            _refuse_capture(call, request)
         raced = ""
-        if asked.settings.tune != "off":
+        if request.settings.tune != "off":
             from gemmhub._measure import race
 
-            raced = race.race(call, asked, a, b)
+            raced = race.race(call, request, a, b)
         if winner is not None and kernel is not None:
-            found = replace(winner.decision, problem=problem, copies=copies)
+            decision = replace(winner.decision, problem=problem, copies=copies)
         else:
             winner = decide.resolve(problem, settings, copies, ranked)
-            found, kernel = winner.decision, winner.kernel
-            if found.lasting and winner.ranked is not None:
+            decision, kernel = winner.decision, winner.kernel
+            if decision.cacheable and winner.ranked is not None:
                 cache.put_winner((winner.ranked, settings), winner)
-        decided = replace(found, race=raced) if raced else found, kernel
-        if found.lasting:
+        decided = replace(decision, race=raced) if raced else decision, kernel
+        if decision.cacheable:
             cache.put(key, decided)
     return call, *decided
 
 
-def _refuse_capture(call: Call, asked: Request) -> None:
+def _refuse_capture(call: Call, request: Request) -> None:
     """Raise BackendError where the stream of a call that is not decided yet is being captured into a graph."""
-    with call.arrays.on(asked.stream):
+    with call.arrays.on(request.stream):
         if call.arrays.capturing():
             raise BackendError(
                 "this call is the first of its kind, and its stream is being captured into a graph: choosing a kernel "
@@ -383,16 +396,14 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
             return deferred  # type: ignore[no-any-return]
     cache = _cache  # before settings are read
     with locks.deciding:
-        _import()
+        import_deciding()
         from gemmhub._call import describe
         from gemmhub._call.plan import make_plan
         from gemmhub._call.recipe import Recipe
 
-        asked = request(options)
-        call, decision, kernel = _decided(a, b, out, asked, cache, planned=True)
-    with_epilogue = not options.keys().isdisjoint(PLANNED)
-    recipe = Recipe(a, b, out, options)
-    return make_plan(call, decision, kernel, asked, describe.describe, b, with_epilogue, recipe)
+        parsed = request(options)
+        call, decision, kernel = _decided(a, b, out, parsed, cache, planned=True)
+    return make_plan(call, decision, kernel, parsed, describe.describe, b, Recipe(a, b, out, options))
 
 
 @signature()
@@ -426,22 +437,22 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
     with locks.deciding:
-        _import()
+        import_deciding()
         from gemmhub._call import bind, describe
         from gemmhub._choice import decide
 
-        asked = request(options)
-        call = describe.describe(a, b, out, asked)
-        decided = decide.decide(call.problem, asked.settings, bind.overlaps(call))
+        parsed = request(options)
+        call = describe.describe(a, b, out, parsed)
+        decided = decide.decide(call.problem, parsed.settings, bind.overlaps(call))
         if isinstance(b, PackedB):
             from gemmhub._call.pack import cost
 
-            decided = replace(decided, packing=cost(b, call, decided, asked.settings))
-        if asked.settings.tune == "off":
+            decided = replace(decided, packing=cost(b, call, decided, parsed.settings))
+        if parsed.settings.tune == "off":
             return decided
         from gemmhub._measure import race
 
-        return replace(decided, race=race.outlook(call, asked))
+        return replace(decided, race=race.preview(call, parsed))
 
 
 @memory_errors
@@ -476,7 +487,7 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
     with locks.deciding:
-        _import()
+        import_deciding()
         from gemmhub._call.pack import pack_operand
 
         return pack_operand(b, a_dtype, m, backend)
@@ -514,73 +525,25 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
     with locks.deciding:
-        _import()
+        import_deciding()
         from gemmhub._measure.tune import tune_call
 
-        asked = request(options)
-    tuned = tune_call(a, b, out, asked)
+        parsed = request(options)
+    tuned = tune_call(a, b, out, parsed)
     if tuned.path is not None:
         forget_decisions()
     return tuned
 
 
-@memory_errors
-def backends() -> list[BackendStatus]:
-    """List every installed or installable backend, with its state and, where not ready, the reason and the remedy.
-
-    Examples
-    --------
-    >>> [backend.state for backend in gemmhub.backends() if backend.name == "numpy"]
-    ['ready']
-    """
-    with locks.deciding:
-        _import()
-        from gemmhub._choice import registry
-
-        return registry.statuses()
-
-
-@memory_errors
-def backend_names() -> list[str] | None:
-    """The names that ``backend=`` may have, installed or not; None while not every plugin has answered."""
-    if not _imported:
-        with locks.deciding:
-            _import()
-    from gemmhub._choice import registry
-
-    found = registry.names()
-    return found if registry.registry().complete else None
-
-
-config.backend_names = backend_names
-
-
-@memory_errors
-def reload() -> None:
-    """Drop all decisions: read settings and records, discover and probe backends anew at the next call.
-
-    Kernels that failed to compile are compiled again, too.
-    """
-    with locks.deciding:
-        _import()
-        from gemmhub import records
-        from gemmhub._choice import decide, registry
-        from gemmhub.kit import native
-
-    for module in (config, registry, records, decide, native):
-        module.forget()
-    forget_decisions()  # last: until here a call in another thread may still decide by old settings
-
-
-def fast_path(kind: type) -> FastPath | None:
+def fast_path(cls: type) -> FastPath | None:
     """The fast path of a type of arrays, while its decisions hold; None before its first call."""
-    return _fast.get(kind)
+    return _fast.get(cls)
 
 
 def forget_decisions() -> None:
     """Begin a new cache of decided calls (new records, new settings).
 
-    The old cache is replaced, not emptied: a call that is being decided in another thread stores its decision, made by
+    The old cache is replaced, not emptied: a call that is being decided in another thread stores its decision, taken by
     the old records and settings, in the old cache.
     """
     global _cache, _find, _fast
@@ -588,4 +551,6 @@ def forget_decisions() -> None:
     _find, _fast = _cache.find, _cache.fast
 
 
-__all__: Sequence[str] = ["backends", "explain", "matmul", "pack", "plan", "reload", "tune"]
+registered.forget = forget_decisions
+
+__all__: Sequence[str] = ["explain", "matmul", "pack", "plan", "tune"]

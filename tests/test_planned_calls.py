@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import copy
 from typing import ClassVar
 
 import numpy as np
@@ -146,7 +146,7 @@ def test_an_argument_that_does_not_exist(rng):
     a = draw(rng, (2, 2), F32)
     for options in ({}, {"alpha": 1}, {"alpha": 2}, {"bias": a[0]}):
         planned = gemmhub.plan(a, a, **options)
-        with pytest.raises(TypeError, match=r"^gemmhub\.Plan\(.*\)\(\) got an unexpected keyword argument 'gamma'"):
+        with pytest.raises(TypeError, match=r"a gemmhub\.Plan got an unexpected keyword argument 'gamma'"):
             planned(a, a, gamma=1)
     with pytest.raises((TypeError, InputError), match="alpha"):
         gemmhub.plan(a, a)(a, a, alpha=2)
@@ -220,12 +220,17 @@ def test_a_plan_prints_what_it_was_made_for(dtype, options, rng):
     assert "object at 0x" not in repr(planned)
     for text in ("gemmhub.Plan(5x7x6", f"{dtype},{dtype}", "on cpu", "backend='numpy'"):
         assert text in repr(planned)
-        with pytest.raises((InputError, TypeError), match=re.escape(text)):
-            planned(a, b, bias=np.ones(7, dtype))
-        with pytest.raises(TypeError, match=re.escape(text)):
-            planned(a, b, activation="relu")
-    if options:
-        with pytest.raises(InputError) as raised:
-            planned(a, b, bias=np.ones(7, dtype))
-        assert raised.value.argument == "bias"
-        assert raised.value.remedy == "make a plan with bias="
+    with pytest.raises(TypeError, match="activation"):
+        planned(a, b, activation="relu")
+    with pytest.raises(InputError) as raised:
+        planned(a, b, bias=np.ones(7, dtype))
+    assert raised.value.argument == "bias"
+    assert raised.value.remedy == "make a plan with bias="
+
+
+def test_a_copy_of_a_plan_is_the_plan(rng):
+    """It holds nothing of a call; a copy that is decided anew could be of another backend."""
+    a = draw(rng, (4, 4), F32)
+    for planned in (gemmhub.plan(a, a), gemmhub.plan(a, gemmhub.pack(a))):
+        assert copy.copy(planned) is planned
+        assert copy.deepcopy({"plan": planned})["plan"] is planned

@@ -17,9 +17,9 @@ import pytest
 from products import BF16, F16, F32, F64, I8, I32, I64, U8, draw, ratio, relaid
 
 import gemmhub
-from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, api, config, records
+from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, api, config
 from gemmhub._call import cache
-from gemmhub._choice import decide, registry
+from gemmhub._choice import decide, records, registry
 from gemmhub.errors import ConfigError, DTypeError, GemmhubError, InputError, NoBackendError, OutputError, ShapeError
 
 PATHS = (F32, F16, I8, I64)
@@ -476,7 +476,7 @@ def test_a_layout_sensitive_backend_is_asked_for_each_layout(other, rng):
 
 
 def test_caches_are_bounded(monkeypatch):
-    monkeypatch.setattr(cache, "_MOST", 16)
+    monkeypatch.setattr(cache, "_MAX_ENTRIES", 16)
     for size in range(1, 60):
         gemmhub.matmul(np.ones((1, size), F32), np.ones((size, 1), F32))
         gemmhub.matmul(np.ones((1, size), F16), np.ones((size, 1), F16), alpha=2)

@@ -70,6 +70,32 @@ def test_a_planned_call_enters_one_python_function(dtype, shapes, rng):
         assert entered[0] == "gemmhub._call.plan"
 
 
+OF_OPTIONS = [("gemmhub.api", "matmul"), ("gemmhub._call.keys", "call_key"), ("gemmhub.numpy_backend.small", "run")]
+
+
+@pytest.mark.parametrize("names", ["bias", "alpha c beta", "scale_a scale_b", "bias activation"])
+def test_a_warm_matmul_with_options_enters_its_key_and_the_kernel_only(names, rng):
+    options = {
+        "bias": draw(rng, (5,), F32), "alpha": 2.5, "c": draw(rng, (3, 5), F32), "beta": 0.5,
+        "scale_a": np.ones(3, F32), "scale_b": np.ones(5, F32), "activation": "relu",
+    }  # fmt: skip
+    options = {name: options[name] for name in names.split()}
+    a, b = draw(rng, (3, 4), F32), draw(rng, (4, 5), F32)
+    entered = warmed(gemmhub.matmul, a, b, **options, backend="numpy")
+    assert entered[:3] == OF_OPTIONS
+    assert entered[3:] == [("gemmhub.numpy_backend.activations", "apply")] * ("activation" in options)
+
+
+def test_the_size_of_a_product_chooses_the_kernel_of_its_epilogue(rng):
+    bias = draw(rng, (300,), F32)
+    modules = []
+    for n in (5, 300, 6):  # the family is met at the first
+        a, b = draw(rng, (300, 4), F32), draw(rng, (4, n), F32)
+        modules.append({module for module, _ in warmed(gemmhub.matmul, a, b, bias=bias[:n], backend="numpy")})
+    assert ["gemmhub.numpy_backend.small" in x for x in modules] == [True, False, True]
+    assert ["gemmhub.numpy_backend.blocked" in x for x in modules] == [False, True, False]
+
+
 def test_a_warm_matmul_in_a_context_enters_one_python_function(rng):
     a, b = draw(rng, (3, 4), F32), draw(rng, (4, 5), F32)
     with gemmhub.use(backend="numpy"):
@@ -86,7 +112,7 @@ def test_a_warm_call_through_a_kernel_enters_planning_and_the_kernel_only(dtype,
     own = {module for module in entered if module.startswith("gemmhub")}
     assert own <= {
         "gemmhub.api", "gemmhub._call.bind", "gemmhub._call.plan", "gemmhub._call.describe", "gemmhub._base.evicting",
-        "gemmhub._call.cache", "gemmhub._call.kinds", "gemmhub._base.geometry", "gemmhub._arrays.host.operands",
+        "gemmhub._call.cache", "gemmhub._call.keys", "gemmhub._base.geometry", "gemmhub._arrays.host.operands",
         "gemmhub.array_library", "gemmhub.dtypes",
         "gemmhub.problem",
         "gemmhub.numpy_backend.backend",
@@ -170,7 +196,7 @@ def test_nothing_happens_twice(name, dtype, with_plugin, monkeypatch, rng):
     forbid(registry, "guarded")
     forbid(decide, "resolve")
     forbid(decide, "decide")
-    forbid(decide, "_ask")
+    forbid(decide, "_answer")
     forbid(builtins, "open")
     import pluggy
 
@@ -251,9 +277,13 @@ def test_importing_loads_nothing_heavy():
     heavy = {
         "gemmhub._choice.registry",
         "gemmhub._choice.decide",
-        "gemmhub.records",
+        "gemmhub._choice.records",
         "gemmhub._measure.tune",
         "gemmhub._check.spot_check",
+        "gemmhub._call.family",
+        "gemmhub.capability",
+        "gemmhub.problem",
+        "pathlib",
     }
     assert not loaded & heavy
 

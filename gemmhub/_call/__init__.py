@@ -1,1 +1,1 @@
-"""The steps of one call: options, description of the operands, cached kinds, binding to a kernel, plans, packing."""
+"""The steps of one call: options, description of the operands, call cache, binding to a kernel, plans, packing."""

@@ -8,7 +8,7 @@ empty results need no work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -33,6 +33,8 @@ from gemmhub.problem import GemmProblem
 
 Array = Any
 Execute = Callable[..., Array]
+Run = Callable[[Array, Array, Any, Mapping[str, Any]], Array]
+"""``(a, b, out, options) -> result``."""
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -58,11 +60,11 @@ def _ndim(b: object) -> int:
 def bind(call: Call, backend: str, kernel: Kernel, any_size: bool = False) -> Execute:
     """``execute(a, b, out=None, operands={}, alpha=1, beta=0, stream=None) -> result``.
 
-    For operands of the same kind, shapes and dtypes (and layouts, where the backend is sensitive to them)
-    as ``call``'s; with ``any_size``, of NumPy's arrays that make a product of any sizes. Raises KernelError or
+    For operands of the same classes, shapes and dtypes (and layouts, where the backend is sensitive to them)
+    as ``call``'s; with ``any_size``, of NumPy's arrays of any sizes. Raises KernelError or
     AllocationError.
     """
-    if call.problem.device.kind != "cpu":
+    if call.problem.device.type != "cpu":
         return bind_device.bind(call, kernel.run, lambda error: translated(error, backend))
     arrays, problem, fixed_shape, fixed_empty = call.arrays, call.problem, call.out_shape, call.problem.empty
     facts = call.product  # and not the call, which holds its arrays
@@ -102,22 +104,22 @@ def bind(call: Call, backend: str, kernel: Kernel, any_size: bool = False) -> Ex
             }
             beside = out is not None and _meets(arrays.overlap, result, (left, right), named, target)
             refuse_shared(arrays.overlap, {"a": left, "b": right, **named}, None if out is None else result)
-            place = arrays.twin(target) if beside else target
+            destination = arrays.empty_strided_like(target) if beside else target
             if written is not None:
                 for x in (out, *map(operands.get, WRITTEN)):
                     if x is not None:
                         written(x)
             try:
-                # Infinity and NaN are results: the caller's state must not make an exception of one.
+                # Infinity and NaN are results: the caller's state must not turn one into an exception.
                 with np.errstate(all="ignore"):
                     run(
-                        as_matrix(left, "a"), right if problem.packed_by else as_matrix(right, "b"), place,
+                        as_matrix(left, "a"), right if problem.packed_by else as_matrix(right, "b"), destination,
                         alpha, beta, stream, **named,
                     )  # fmt: skip
             except BaseException as error:
                 raise translated(error, backend) from error
             if beside:
-                target[...] = place
+                target[...] = destination
         elif "amax" in operands:
             view(arrays, operands["amax"], "amax", product)[...] = 0  # of no elements
         if out is not None:
@@ -128,99 +130,86 @@ def bind(call: Call, backend: str, kernel: Kernel, any_size: bool = False) -> Ex
 
 
 def on_views(kernel: Kernel, problem: GemmProblem) -> Callable[..., None]:
-    """What runs a problem of views of another library's arrays on the CPU: ``kernel.run``, or for a problem with an
-    epilogue the kernel's own product, where that is faster. It is called as ``kernel.run`` is.
+    """The function that runs a problem of views of another library's arrays on the CPU: ``kernel.run``, or with an
+    epilogue the kernel's own product, where that is faster. It has the arguments of ``kernel.run``.
     """
-    direct, run = kernel.direct_epilogue, kernel.run
-    if direct is None or problem.plain or any(name in WRITTEN for name in problem.operands):
-        return run
+    if kernel.direct_epilogue is None or problem.plain or any(name in WRITTEN for name in problem.operands):
+        return kernel.run
+    direct = kernel.direct_epilogue(problem.m * problem.n * problem.batch_count)
+    if direct is None:
+        return kernel.run
     along_rows = problem.bias is not None and problem.bias.axis == "m"
 
-    def either(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any, **operands: Array) -> None:
-        given = {**operands, "bias": operands["bias"][:, np.newaxis]} if along_rows else operands
-        if direct(a, b, out, alpha, beta, stream, **given) is NotImplemented:
-            run(a, b, out, alpha, beta, stream, **operands)
+    def on_arrays(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any, **operands: Array) -> None:
+        options = {"alpha": alpha, "beta": beta, **operands}
+        if along_rows:
+            options["bias"] = operands["bias"][:, np.newaxis]
+        direct(a, b, out, options)
 
-    return either
+    return on_arrays
 
 
-def shortcut(call: Call, kernel: Kernel, execute: Execute) -> Execute:
-    """The kernel's own complete matmul, or its own product with an epilogue, where it has one; else ``execute``.
-
-    Takes ``(a, b, out)`` where it is ``kernel.direct``, and ``(a, b, out, operands, alpha, beta, stream)`` where it is
-    ``kernel.direct_epilogue``.
+def shortcut(call: Call, kernel: Kernel) -> Callable[..., Array] | None:
+    """The kernel's own complete matmul, ``(a, b, out)``, of a plain problem, or its own product with an epilogue,
+    ``(a, b, out, options)``; None where it has none for this call.
     """
-    if call.exact and call.problem.plain:
-        return kernel.direct or execute
-    reads = not any(name in WRITTEN for name in call.problem.operands)
-    if call.exact and reads and kernel.direct_epilogue is not None and call.a.ndim > 1 and _ndim(call.b) > 1:
-        return _DirectOr(kernel.direct_epilogue, execute)
+    return _shortcuts(call, kernel)(prod(call.product.shape))
+
+
+def _shortcuts(call: Call, kernel: Kernel) -> Callable[[int], Callable[..., Array] | None]:
+    """:func:`shortcut` as a function of the number of elements of the product."""
+    problem, direct = call.problem, kernel.direct
+    if call.exact and problem.plain:
+        return lambda size: direct
+    matrices = call.a.ndim > 1 and _ndim(call.b) > 1 and not any(name in WRITTEN for name in problem.operands)
+    return kernel.direct_epilogue if call.exact and matrices and kernel.direct_epilogue else lambda size: None
+
+
+def warm(call: Call, execute: Execute, operands: tuple[Array, ...]) -> Execute:
+    """``execute`` for later calls, after a look at the state that changes what a product of torch tensors means."""
+    if isinstance(call.arrays, TorchHostArrays):
+        return tensors.unmodified(execute, tuple(x.dtype for x in operands if tensors.is_tensor(x)))
     return execute
 
 
-class _DirectOr:
-    """A kernel's own product with an epilogue, or ``execute`` for sizes at which that is faster."""
+def by_options(
+    direct: Callable[..., Array] | None, plain: bool, execute: Execute, options: Mapping[str, Any], alpha: Any = 1,
+    beta: Any = 0,
+) -> Run:  # fmt: skip
+    """The function that runs calls with options of these names, and no others, of which the same are None.
 
-    __slots__ = ("direct", "execute")
-
-    def __init__(self, direct: Callable[..., Array], execute: Execute) -> None:
-        self.direct, self.execute = direct, execute
-
-    def __call__(
-        self, a: Array, b: Array, out: Array | None, operands: Mapping[str, Any], alpha: Any, beta: Any, stream: Any
-    ) -> Array:
-        result = self.direct(a, b, out, alpha, beta, stream, **operands)
-        return self.execute(a, b, out, operands, alpha, beta, stream) if result is NotImplemented else result
-
-
-def warm(call: Call, kernel: Kernel, execute: Execute, operands: tuple[Array, ...]) -> Execute:
-    """What calls of a kind that was seen before run: :func:`shortcut`, after a look at the state that changes what a
-    product of torch tensors means.
+    ``direct``: the :func:`shortcut` of the call, whose problem is ``plain`` or not. ``alpha`` and ``beta`` are the
+    values where a call omits them.
     """
-    run = shortcut(call, kernel, execute)
-    if isinstance(call.arrays, TorchHostArrays):
-        return tensors.unmodified(run, tuple(x.dtype for x in operands if tensors.is_tensor(x)))
+    if direct is not None:  # on the CPU, where a stream is refused
+        if plain:
+            return lambda a, b, out, options: direct(a, b, out)
+        if alpha == 1 and beta == 0:
+            return direct
+        scalars = {"alpha": alpha, "beta": beta}
+        return lambda a, b, out, options: direct(a, b, out, {**scalars, **options})
+    names = tuple(name for name in OPERANDS if options.get(name) is not None)
+
+    def run(a: Array, b: Array, out: Array | None, options: Mapping[str, Any]) -> Array:
+        operands = {name: options[name] for name in names}
+        stream = stream_handle(options.get("stream"))
+        return execute(a, b, out, operands, options.get("alpha", alpha), options.get("beta", beta), stream)
+
     return run
 
 
-def by_options(
-    run: Execute, alone: bool, options: Mapping[str, Any], alpha: Any = 1, beta: Any = 0
-) -> Callable[[Array, Array, Array | None, Mapping[str, Any]], Array]:
-    """``(a, b, out, options) -> result``: ``run`` for calls that give options of these names, and no others, of which
-    the same are None.
-
-    ``alone``: it takes a, b and out alone. ``alpha`` and ``beta`` are the values where they are not given.
+def by_size(call: Call, backend: str, kernel: Kernel, options: Mapping[str, Any]) -> Callable[[int], Run]:
+    """Return :func:`by_options` of a kernel that takes any sizes, as a function of the number of elements of the
+    product.
     """
-    if alone:
-        return lambda a, b, out, options: run(a, b, out)
-    names = tuple(name for name in OPERANDS if options.get(name) is not None)
-    numbers = tuple(name for name in ("alpha", "beta", "stream") if name in options)
-    make = _reader(names, numbers, isinstance(run, _DirectOr))
-    reads: Callable[[Array, Array, Array | None, Mapping[str, Any]], Array] = make(run, alpha, beta, stream_handle)
-    return reads
+    execute, plain = bind(call, backend, kernel, any_size=True), call.problem.plain
+    shortcuts, in_full = _shortcuts(call, kernel), by_options(None, plain, execute, options)
 
+    def of_size(size: int) -> Run:
+        direct = shortcuts(size)
+        return in_full if direct is None else by_options(direct, plain, execute, {})
 
-@lru_cache(maxsize=1024)
-def _reader(names: tuple[str, ...], numbers: tuple[str, ...], direct: bool) -> Callable[..., Any]:
-    """A function that makes the function of :func:`by_options` which reads options of these names.
-
-    It is compiled, as dataclasses are: looking for options that are not given takes more than the product of two small
-    matrices may cost in all.
-    """
-    alpha, beta = (f"options[{x!r}]" if x in numbers else x for x in ("alpha", "beta"))
-    scalars = f"{alpha}, {beta}, " + ("stream_handle(options['stream'])" if "stream" in numbers else "None")
-    operands = ", ".join(f"{name!r}: options[{name!r}]" for name in names)
-    lines = ["def make(run, alpha, beta, stream_handle):", "    def read(a, b, out, options):"]
-    if direct:
-        keywords = "".join(f", {name}=options[{name!r}]" for name in names)
-        lines.insert(1, "    direct = run.direct")
-        lines += [f"        result = direct(a, b, out, {scalars}{keywords})"]
-        lines += ["        if result is not NotImplemented:", "            return result", "        run_ = run.execute"]
-    lines += [f"        return {'run_' if direct else 'run'}(a, b, out, {{{operands}}}, {scalars})", "    return read"]
-    scope: dict[str, Any] = {"__name__": __name__}
-    exec("\n".join(lines), scope)
-    made: Callable[..., Any] = scope["make"]
-    return made
+    return of_size
 
 
 def same_out(run: Callable[[Array, Array, Array], Array], shape: tuple[int, ...]) -> Callable[..., Array]:
@@ -244,10 +233,10 @@ def first_run(
     call: Call, backend: str, kernel: Kernel, execute: Execute, a: Array, b: Array, out: Array | None, request: Request
 ) -> Array:
     """Run by the shortcut where there is one, else in full; exceptions become those of :mod:`gemmhub.errors`."""
-    run = shortcut(call, kernel, execute)
-    if run is not execute:
+    direct = shortcut(call, kernel)
+    if direct is not None:
         try:
-            result = run(a, b, out) if call.problem.plain else run(a, b, out, *request.rest)
+            result = direct(a, b, out) if call.problem.plain else direct(a, b, out, request.named)
         except Exception:
             pass  # as in every later call, execute() finds the reason and reports it
         except BaseException as error:
@@ -259,15 +248,15 @@ def first_run(
 
 
 def product(result: Any, call: Call, out: Array | None, backend: str) -> Array:
-    """``result`` of a kernel's ``direct``; KernelError where it is not the product that ``call`` asks for."""
+    """``result`` of a kernel's ``direct``; KernelError where it is not the product that ``call`` describes."""
     shape, dtype = call.out_shape, call.problem.out.dtype
     if out is not None and result is not out:
         raise KernelError(backend, f"its direct returned a {type(result).__name__}, not out")
     if not isinstance(result, (np.ndarray, np.generic)):
         raise KernelError(backend, f"its direct returned a {type(result).__name__}, not an array of shape {shape}")
     if result.shape != shape or result.dtype != dtype:
-        given = f"an array of shape {result.shape} and dtype {result.dtype}"
-        raise KernelError(backend, f"its direct returned {given}, not of shape {shape} and dtype {dtype}")
+        actual = f"an array of shape {result.shape} and dtype {result.dtype}"
+        raise KernelError(backend, f"its direct returned {actual}, not of shape {shape} and dtype {dtype}")
     return result
 
 

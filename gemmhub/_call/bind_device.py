@@ -46,17 +46,17 @@ def bind(call: Call, run: Callable[..., None], translated: Callable[[BaseExcepti
                     if name != "c" or beta != 0
                 }
                 refuse_shared(meet, {"a": left, "b": right, **named}, None if out is None else target)
-                place, spare = target, None
+                destination, spare = target, None
                 if out is not None and overlapping(target, (left, right), named, a_ndim, b_ndim):
-                    spare = arrays.twin(target)
-                    place = arrays.view(spare, "out")
+                    spare = arrays.empty_strided_like(target)
+                    destination = arrays.view(spare, "out")
                 if written is not None:
                     for x in (out, *map(operands.get, WRITTEN)):
                         if x is not None:
                             written(x)
                 try:
                     run(
-                        left.address, right if packed else right.address, place.address,
+                        left.address, right if packed else right.address, destination.address,
                         alpha, beta, arrays.current_stream() if stream is None else stream,
                         **{name: x.address for name, x in named.items()},
                     )  # fmt: skip
@@ -75,6 +75,6 @@ def overlapping(
     """Whether ``out`` shares memory with an operand, other than by being ``c``. ``read``: a and b, where they are
     arrays.
     """
-    whole = expand(out, a_ndim, b_ndim)
-    others = [x for name, x in named.items() if not (name == "c" and same_memory(x, whole))]
+    expanded = expand(out, a_ndim, b_ndim)
+    others = [x for name, x in named.items() if not (name == "c" and same_memory(x, expanded))]
     return any(isinstance(x, DeviceView) and meet(out, x) for x in (*read, *others))

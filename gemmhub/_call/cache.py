@@ -1,6 +1,6 @@
-"""Decided calls, kept by their kind, so that nothing is decided twice.
+"""Decided calls, kept by call signature, so that nothing is decided twice.
 
-A call of a kind that was seen before (:mod:`gemmhub._call.kinds`) checks nothing again; one of new sizes is looked up
+A call of a known signature (:mod:`gemmhub._call.keys`) checks nothing again; one of new sizes is looked up
 by its family (:mod:`gemmhub._call.family`).
 """
 
@@ -11,31 +11,31 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gemmhub._base.evicting import keep
-from gemmhub._call.family import Families
-from gemmhub._call.kinds import LOOK_CLOSELY, kind_of
+from gemmhub._call.keys import STRIDE_DEPENDENT, call_key
 
 if TYPE_CHECKING:
+    from gemmhub._call.family import Families
     from gemmhub._choice.decide import Winner
     from gemmhub.array_library import FastPath
 
-_MOST_BUCKETS = 4096
-"""The most buckets whose winners are kept."""
-_MOST = 12_288
-"""The most keys: of 4096 sizes on a CPU, three each, which take about 14 MB."""
+_MAX_BUCKETS = 4096
+"""Maximum number of buckets whose winners are kept."""
+_MAX_ENTRIES = 12_288
+"""Maximum number of keys: of 4096 sizes on a CPU, three each, which take about 14 MB."""
 
 
 class CallCache:
     """The decided calls of the process, or of one plan.
 
-    When settings or records change, it is not emptied but replaced as a whole: a call that another thread is deciding
-    keeps the cache that it began with, so that what it decides by old records and settings is forgotten with them.
+    When settings or records change, it is not emptied but replaced: a call that another thread is deciding
+    keeps the cache that it began with, so that decisions by old records and settings are dropped with them.
     """
 
-    __slots__ = ("_found", "families", "fast", "find", "winners")
+    __slots__ = ("_entries", "families", "fast", "find", "keyed", "winners")
 
     def __init__(self) -> None:
-        self._found: OrderedDict[Any, Any] = OrderedDict()
-        self.find = self._found.get
+        self._entries: OrderedDict[Any, Any] = OrderedDict()
+        self.find = self._entries.get
         """The function, or the decision, that was put under a key; None where there is none. TypeError for a key that
         cannot be hashed."""
         self.families: Families | None = None
@@ -44,26 +44,33 @@ class CallCache:
         self.winners: OrderedDict[Any, Winner] = OrderedDict()
         """The winners of buckets, by representative and settings."""
         self.fast: dict[type, FastPath] = {}
-        """The fast path of each type of device arrays that was met."""
+        """The fast path of each type of arrays that was met and has one."""
+        self.keyed: dict[type, OrderedDict[Any, Any]] = {}
+        """The tables of the fast paths by keys (:mod:`gemmhub._call.library_paths`), by the type of ``a``."""
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._entries)
 
     def look_up(self, a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, Any]:
         """The key of a call (None where it has none), and what is kept under it."""
-        key = kind_of(a, b, out, options)
+        key = call_key(a, b, out, options)
         try:
-            found = self.find(key)
+            value = self.find(key)
         except TypeError:  # unhashable: an object whose shape is a list, for example
             return None, None
-        if found is LOOK_CLOSELY:
-            key = kind_of(a, b, out, options, closely=True)
-            found = self.find(key)
-        return key, found
+        if value is STRIDE_DEPENDENT:
+            key = call_key(a, b, out, options, with_strides=True)
+            value = self.find(key)
+        return key, value
 
     def put(self, key: Any, value: Any) -> None:
         """Keep ``value`` under ``key``; where the cache is full, the oldest entry goes."""
-        keep(self._found, key, value, _MOST)
+        keep(self._entries, key, value, _MAX_ENTRIES)
+
+    def put_keyed(self, cls: type, key: Any, value: Any) -> None:
+        """Keep the function of a call whose ``a`` is of this type, where that has a fast path by keys."""
+        if cls in self.keyed:
+            keep(self.keyed[cls], key, value, _MAX_ENTRIES)
 
     def put_winner(self, key: Any, value: Winner) -> None:
-        keep(self.winners, key, value, _MOST_BUCKETS)
+        keep(self.winners, key, value, _MAX_BUCKETS)

@@ -11,7 +11,7 @@ import numpy as np
 from gemmhub import dtypes
 from gemmhub._arrays.find import arrays_of
 from gemmhub._arrays.host.operands import NUMPY, SEQUENCES
-from gemmhub._base.geometry import MOST_ALIGNED, DeviceView, alignment, as_matrix, broadcast_shapes, expand
+from gemmhub._base.geometry import MAX_ALIGNMENT, DeviceView, alignment, as_matrix, broadcast_shapes, expand
 from gemmhub._call.options import Request
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.epilogues import EPILOGUES
@@ -27,7 +27,7 @@ Array = Any
 
 @dataclass(frozen=True)
 class Call:
-    """One described call: native operands, the problem, and what has to be done around the kernel."""
+    """One described call: native operands, the problem, and facts for checks and conversions around the kernel."""
 
     arrays: ArrayLibrary
     problem: GemmProblem
@@ -37,11 +37,11 @@ class Call:
     b: Array
     out: Array | None
     exact: bool
-    """Whether operands and out are numpy.ndarray itself: neither subclasses nor what has to be made an array."""
+    """Whether operands and out are numpy.ndarray itself: neither subclasses nor sequences that become arrays."""
     natural: bool
-    """Whether the dtype of the result is that of the table, and not one that was asked for."""
+    """Whether the dtype of the result is that of the table, and not one that the caller chose."""
     product: Product
-    """The facts that operands must fit."""
+    """The shape and dtype facts that operands must fit."""
     operands: Mapping[str, Array]
     """The operands beside a, b and out by name, as kernels get them."""
     packed: bool
@@ -79,13 +79,13 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     except DTypeError as error:
         if native_out is None:
             raise
-        given = f"{error.given} (NumPy: Cannot cast ufunc 'matmul' output)"
-        raise OutputError("out", given, error.allowed, "give it another dtype, or convert a and b") from None
+        actual = f"{error.given} (NumPy: Cannot cast ufunc 'matmul' output)"
+        raise OutputError("out", actual, error.allowed, "give it another dtype, or convert a and b") from None
     natural = dtypes.compute_dtype(native_a.dtype, b_dtype, out_dtype)
     request.check_scalars(native_a.dtype, b_dtype, out_dtype)
     compute = request.scaled(natural, out_dtype, arrays.device)
 
-    if request.stream is not None and arrays.device.kind == "cpu":
+    if request.stream is not None and arrays.device.type == "cpu":
         raise InputError("stream", "given for CPU arrays", "None for CPU arrays")
     a_ndim, b_ndim = native_a.ndim, len(b_shape)
     a_layout = layout(as_matrix(native_a, "a"), batch)
@@ -97,7 +97,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         out_layout = MatrixLayout.contiguous(m, out_columns, batch)
     else:
         out_layout = layout(expand(native_out, a_ndim, b_ndim), batch)
-    new_aligned = out_dtype.itemsize if arrays.device.kind == "cpu" else MOST_ALIGNED
+    new_aligned = out_dtype.itemsize if arrays.device.type == "cpu" else MAX_ALIGNMENT
     single = dtypes.name_of(compute) in ("float32", "complex64")
     reducible = single and any(x.itemsize > 2 and dtypes.info(x).inexact for x in (native_a.dtype, b_dtype))
     problem = GemmProblem(
@@ -122,7 +122,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
     operands, descriptions = _operands(arrays, request, product)
     if descriptions:
         problem = replace(problem, operands=Operands(descriptions))
-    if batch and arrays.device.kind != "cpu":
+    if batch and arrays.device.type != "cpu":
         problem = fold_batch(problem) or problem  # rows one after the other are decided as one matrix
     exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None)
     return Call(
@@ -138,8 +138,8 @@ def result_shape(
     if activation is None or EPILOGUES[activation].arity == 1:
         return shape, n
     if b_ndim == 1 or n % 2:
-        given = "a vector b" if b_ndim == 1 else f"{n} columns of the product"
-        raise ShapeError("activation", f"{activation} with {given}", "an even number of columns: gate and value")
+        actual = "a vector b" if b_ndim == 1 else f"{n} columns of the product"
+        raise ShapeError("activation", f"{activation} with {actual}", "an even number of columns: gate and value")
     columns = EPILOGUES[activation].columns(n)
     return (*shape[:-1], columns), columns
 
@@ -223,9 +223,9 @@ def _common_library(a: Any, b: Any, out: Any, request: Request) -> ArrayLibrary:
     # Plain sequences follow the array they meet.
     arrays = {key: f for key, f in libraries.items() if not isinstance(named[key], SEQUENCES)}
     if len({(f.name, f.device) for f in arrays.values()}) > 1:
-        given = ", ".join(f"{key} is {f.name} on {f.device}" for key, f in arrays.items())
+        actual = ", ".join(f"{key} is {f.name} on {f.device}" for key, f in arrays.items())
         raise DeviceError(
-            ", ".join(arrays), given, "operands of one kind of array on one device", "convert or move one of them"
+            ", ".join(arrays), actual, "operands of one kind of array on one device", "convert or move one of them"
         )
     return next(iter(arrays.values()), NUMPY)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Set
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gemmhub import config
 from gemmhub._base.evicting import keep
-from gemmhub._call.kinds import LOOK_CLOSELY, number_kind
+from gemmhub._call.keys import STRIDE_DEPENDENT, number_class
 from gemmhub._call.options import NUMBERS, VALUES
 from gemmhub.buckets import end
 from gemmhub.epilogues import columns
@@ -30,8 +31,8 @@ _BY_BUCKET = object()
 """Kept under the key of a family whose decision depends on sizes: the decision is under a key with the bucket."""
 _PLAIN = 5
 """Parts of the key of a family without out and options."""
-_MOST = 16_384
-"""The most families and buckets that are kept."""
+_MAX_ENTRIES = 16_384
+"""Maximum number of families and buckets that are kept."""
 Key = tuple[Any, ...]
 _settings = config.context.get
 _ndarray = np.ndarray
@@ -48,12 +49,12 @@ class Families:
         """The functions that run a product of two matrices of any sizes, by settings and dtypes."""
 
     def find(
-        self, a: Any, b: Any, out: Any, options: Mapping[str, Any], put: Callable[[Any, Any], None], kind: object
+        self, a: Any, b: Any, out: Any, options: Mapping[str, Any], put: Callable[[Any, Any], None], options_key: object
     ) -> Any:
-        """Return what runs a call of new sizes; None where its family, or its bucket, was not met.
+        """Return the function that runs a call of new sizes; None where its family, or its bucket, was not met.
 
         It takes (a, b, out), and the options where there are some. ``put`` keeps it for calls of these sizes, with
-        options under the key ``kind``.
+        options under ``options_key``.
         """
         if not options and out is None and a.__class__ is _ndarray and b.__class__ is _ndarray:
             left, right = a.shape, b.shape
@@ -66,19 +67,25 @@ class Families:
         family = self.key_of(a, b, out, options)
         if family is None:
             return None
-        run = self._runs.get(family[0])
+        run, with_strides = self._runs.get(family[0]), False
         if run is _BY_BUCKET:
             if family[1][:3] in self._measured:
                 return None
             bucket = _bucket(family)
             run = self._runs.get(bucket)
-            if run is LOOK_CLOSELY:
-                return self._runs.get((bucket, _order(a), _order(b)))
-        if run is not None:
-            if options and kind is not None:
-                put(kind, run)
-            elif out is None:
-                put((_ndarray, _ndarray, a.dtype, b.dtype, a.shape, b.shape, _settings()), run)
+            with_strides = run is STRIDE_DEPENDENT
+            if with_strides:
+                run = self._runs.get((bucket, _order(a), _order(b)))
+        if run is None:
+            return None
+        if options:
+            m, n, _, *batch = family[1]
+            run = run(m * n * prod(batch))
+            key = options_key
+        else:
+            key = (_ndarray, _ndarray, a.dtype, b.dtype, a.shape, b.shape, _settings()) if out is None else None
+        if key is not None and not with_strides:
+            put(key, run)
         return run
 
     def learn(
@@ -90,23 +97,24 @@ class Families:
         family = self.key_of(*operands, options)
         if family is None:
             return
-        run: Any = bind.shortcut(call, kernel, bind.bind(call, decision.chosen or "", kernel, any_size=True))
+        chosen = decision.chosen or ""
+        run: Any = bind.shortcut(call, kernel) or bind.bind(call, chosen, kernel, any_size=True)
         if options:
-            run = bind.by_options(run, run is kernel.direct, options)
+            run = bind.by_size(call, chosen, kernel, options)
         a, b, _ = operands
         if decision.size_free and decision.layout_free:
-            keep(self._runs, family[0], run, _MOST)
+            keep(self._runs, family[0], run, _MAX_ENTRIES)
             if len(family[0]) == _PLAIN and a.ndim == 2 and b.ndim == 2:
-                keep(self._plain, family[0][:3], run, _MOST)
+                keep(self._plain, family[0][:3], run, _MAX_ENTRIES)
             return
-        keep(self._runs, family[0], _BY_BUCKET, _MOST)
+        keep(self._runs, family[0], _BY_BUCKET, _MAX_ENTRIES)
         bucket = _bucket(family)
-        keep(self._runs, bucket, run if decision.layout_free else LOOK_CLOSELY, _MOST)
+        keep(self._runs, bucket, run if decision.layout_free else STRIDE_DEPENDENT, _MAX_ENTRIES)
         if not decision.layout_free:
-            keep(self._runs, (bucket, _order(a), _order(b)), run, _MOST)
+            keep(self._runs, (bucket, _order(a), _order(b)), run, _MAX_ENTRIES)
 
     def key_of(self, a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> tuple[Key, tuple[int, ...]] | None:
-        """The family of a call and its sizes; None for what is no plain call of NumPy's arrays, or does not fit."""
+        """The family of a call and its sizes; None unless it is a plain call of NumPy's arrays that fit."""
         if a.__class__ is not _ndarray or b.__class__ is not _ndarray:
             return None
         left, right = a.shape, b.shape
@@ -137,17 +145,17 @@ class Families:
                 return None
             key += (out.dtype,)
         for name, value in options.items():
-            kind = value.__class__
-            if kind is _ndarray and name in OPERANDS:
+            cls = value.__class__
+            if cls is _ndarray and name in OPERANDS:
                 find = OPERANDS[name].pattern
                 pattern = find is not None and rows > 1 and cols > 1 and find(value.shape, m, n, k, batch)
                 if pattern is False:
                     return None
                 key += (name, value.dtype, pattern)
             elif name in VALUES:
-                key += (name, kind, value)
+                key += (name, cls, value)
             elif name in NUMBERS:
-                facts = number_kind(value)
+                facts = number_class(value)
                 if facts is None:
                     return None
                 key += (name, facts)
@@ -164,7 +172,7 @@ def _bucket(family: tuple[Key, tuple[int, ...]]) -> Key:
 
 
 def _order(x: Any) -> tuple[str | None, bool]:
-    """The storage order of a stack of matrices, and whether its elements are aligned: what a bucket may depend on."""
+    """The storage order of a stack of matrices, and whether its elements are aligned, on which a bucket may depend."""
     if x.ndim < 2:
         return "row", bool(x.flags.aligned)
     size = x.itemsize

@@ -8,22 +8,24 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Number
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from gemmhub import config
-from gemmhub._arrays.torch.tensors import is_tensor
+from gemmhub._base.device_types import stream_attributes
 from gemmhub._base.guard import words
-from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import PRECISIONS, DType, as_dtype, info, scaled_dtype, single
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DTypeError, InputError
 from gemmhub.operands import OPERANDS, WRITTEN
 
+if TYPE_CHECKING:
+    from gemmhub.capability import Device
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Options(TypedDict, total=False):
-    """What may follow the operands; :func:`gemmhub.matmul` documents each."""
+    """The keyword arguments of a product; :func:`gemmhub.matmul` documents each."""
 
     out_dtype: Any
     alpha: complex
@@ -43,11 +45,11 @@ class Options(TypedDict, total=False):
 
 
 class Option(NamedTuple):
-    """How gemmhub treats one keyword argument of a product."""
+    """Properties of one keyword argument of a product."""
 
     default: Any
     keyed: str = "value"
-    """What counts for the kind of a call: the "value" itself, the :func:`~gemmhub.dtypes.scalar_kind` of a "number",
+    """Contribution to the cache key of a call: "value" itself, the :func:`~gemmhub.dtypes.scalar_class` of a "number",
     the dtype, shape and strides of an "array", or the "presence" alone. A call of a plan takes all but values.
     """
 
@@ -70,15 +72,13 @@ NUMBERS = tuple(name for name, option in OPTIONS.items() if option.keyed == "num
 ARRAYS = tuple(OPERANDS)
 """Options that are operands."""
 VALUES = frozenset(name for name, option in OPTIONS.items() if option.keyed == "value")
-PLANNED = frozenset(OPTIONS) - VALUES
-"""Options that a call of a plan takes."""
 
 
 def signature() -> Callable[[F], F]:
     """Show help() and inspect every option by name, though the function takes ``**options``.
 
     matmul takes ``**options`` because filling and testing ten keyword defaults costs a quarter of its
-    overhead budget in a call that gives none.
+    overhead budget in a call that passes none.
     """
 
     def decorate(function: F) -> F:
@@ -105,19 +105,24 @@ class Request:
     activation: str | None
     stream: Any
     operands: Mapping[str, Any]
-    """The operands that were given, by name."""
+    """The operands that the call has, by name."""
 
     @property
     def rest(self) -> tuple[Any, ...]:
-        """What follows a, b and out in a call of :data:`gemmhub._call.bind.Execute`."""
+        """The arguments after a, b and out in a call of :data:`gemmhub._call.bind.Execute`."""
         return self.operands, self.alpha, self.beta, self.stream
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The operands and scalars by name, as :attr:`gemmhub.backend.Kernel.direct_epilogue` reads them."""
+        return {"alpha": self.alpha, "beta": self.beta, **self.operands}
 
     def check_scalars(self, a: DType, b: DType, out: DType) -> None:
         """Refuse scalars and activations that the arithmetic of the result cannot hold."""
-        kinds = {info(x).kind for x in (a, b, out)}
+        classes = {info(x).kind for x in (a, b, out)}
         integral = info(out).kind in ("int", "uint", "bool")
         for argument, value in (("alpha", self.alpha), ("beta", self.beta)):
-            if isinstance(value, complex) and "complex" not in kinds:
+            if isinstance(value, complex) and "complex" not in classes:
                 raise InputError(argument, f"{value} for a real product", "real numbers")
             if integral and not float(value.real).is_integer():
                 raise InputError(argument, f"{value} for a result of {out}", "integers", "give out_dtype=float32")
@@ -126,7 +131,7 @@ class Request:
             if out.kind == "b" and value not in (0, 1):
                 raise InputError(argument, f"{value} for a result of bool", "0 and 1")
         if self.activation is not None:
-            if "complex" in kinds:
+            if "complex" in classes:
                 raise DTypeError("activation", f"{self.activation} of complex numbers", "real results")
             if out.kind == "b" or (integral and self.activation != "relu"):
                 raise DTypeError(
@@ -136,7 +141,7 @@ class Request:
     def scaled(self, compute: DType, out: DType, device: Device) -> DType:
         """The dtype to accumulate in: ``compute``, or on the CPU a wider one where alpha or beta needs it."""
         wide = scaled_dtype(compute, out, self.alpha, self.beta)
-        if wide != compute and device != CPU:
+        if wide != compute and device.type != "cpu":
             argument, value = ("alpha", self.alpha) if not single(self.alpha) else ("beta", self.beta)
             raise InputError(
                 argument, f"{value} for a result computed in float32 on {device}",
@@ -155,8 +160,8 @@ def scalar(value: object, argument: str) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # foreign code
-        given = f"a {type(value).__qualname__} that is not read: {words(error)}"
-        raise InputError(argument, given, "a number (an int, a float, a complex)") from error
+        actual = f"a {type(value).__qualname__} that is not read: {words(error)}"
+        raise InputError(argument, actual, "a number (an int, a float, a complex)") from error
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int) and abs(value) >= 2**1023:
@@ -168,15 +173,15 @@ def scalar(value: object, argument: str) -> Any:
 
 def with_scalars(options: Options) -> dict[str, Any]:
     """``options`` with alpha and beta as Python numbers; InputError where they are none."""
-    given: dict[str, Any] = dict(options)
+    values: dict[str, Any] = dict(options)
     for name in NUMBERS:
-        if name in given:
-            given[name] = scalar(given[name], name)
-    return given
+        if name in values:
+            values[name] = scalar(values[name], name)
+    return values
 
 
 def refuse_operands(options: Mapping[str, Any], allowed: Container[str], where: str) -> None:
-    """InputError for an operand that is not ``allowed`` in a kind of call: ``where`` names the kind."""
+    """InputError for an operand that is not ``allowed`` in a call: ``where`` names the class of calls."""
     for name in ARRAYS:
         if name not in allowed and options.get(name) is not None:
             raise InputError(name, f"given {where}", "None: not implemented there", f"leave {name}= out")
@@ -184,18 +189,16 @@ def refuse_operands(options: Mapping[str, Any], allowed: Container[str], where: 
 
 def refuse_recorded(options: Mapping[str, Any]) -> None:
     """InputError for a number that is a tensor whose gradient is recorded: products have none for numbers."""
+    from gemmhub._arrays.torch.tensors import is_tensor  # here, so that importing gemmhub does not
+
     for name in NUMBERS:
         value = options.get(name)
         if value is not None and is_tensor(value) and value.requires_grad and sys.modules["torch"].is_grad_enabled():
-            whole = "gemmhub.matmul(a, b)" if name == "alpha" else "c, with beta=1"
+            factor = "gemmhub.matmul(a, b)" if name == "alpha" else "c, with beta=1"
             raise InputError(
                 name, "a tensor that requires grad, for which products record no gradient", "numbers",
-                f"multiply {whole} by it, or pass {name}.item()",
+                f"multiply {factor} by it, or pass {name}.item()",
             )  # fmt: skip
-
-
-_HANDLES = ("cuda_stream", "musa_stream", "ptr")
-"""Attributes in which streams of torch and cupy carry their handles."""
 
 
 def stream_handle(value: Any) -> int | None:
@@ -207,8 +210,9 @@ def stream_handle(value: Any) -> int | None:
         if hasattr(value, "__cuda_stream__"):
             handle = value.__cuda_stream__()[1]
         else:
-            handle = next((getattr(value, x) for x in _HANDLES if hasattr(value, x)), value)
-    except Exception:  # foreign code, or a class in place of a stream
+            names = (*stream_attributes(), "ptr")  # of torch's streams, and of cupy's
+            handle = next((getattr(value, x) for x in names if hasattr(value, x)), value)
+    except Exception:  # foreign code, or a class instead of a stream
         handle = None
     if isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < 2**64:
         raise InputError("stream", f"{value!r:.80}", "a stream of torch or cupy, or a native handle (an int)")
@@ -216,7 +220,7 @@ def stream_handle(value: Any) -> int | None:
 
 
 def one_backend(value: Any) -> str | None:
-    """``value`` of the argument ``backend``; InputError for what names no single backend."""
+    """``value`` of the argument ``backend``; InputError unless it names one backend."""
     if value is not None and (not isinstance(value, str) or not value or "," in value):
         raise InputError("backend", f"{value!r}", "the name of one backend; gemmhub.backends() lists them")
     return value
@@ -232,37 +236,37 @@ def _wanted(value: Any) -> DType:
 
 
 def request(options: Options) -> Request:
-    """Check ``options`` as far as that goes without the operands."""
+    """Return ``options`` checked, except for checks that need the operands."""
     for name in options:
         if name not in DEFAULTS:
             raise _unknown(name)
-    given = cast("dict[str, Any]", {**DEFAULTS, **options})
-    alpha, beta = scalar(given["alpha"], "alpha"), scalar(given["beta"], "beta")
-    if given["c"] is None and beta != 0:
+    values = cast("dict[str, Any]", {**DEFAULTS, **options})
+    alpha, beta = scalar(values["alpha"], "alpha"), scalar(values["beta"], "beta")
+    if values["c"] is None and beta != 0:
         raise InputError("beta", f"{beta} without c", "beta with c", "pass c=; c=out accumulates into out")
-    if given["c"] is not None and "beta" not in options:
+    if values["c"] is not None and "beta" not in options:
         raise InputError("c", "given without beta", "c with beta", "pass beta=1 to add it")
-    activation, precision = given["activation"], given["precision"]
+    activation, precision = values["activation"], values["precision"]
     if activation is not None and not (isinstance(activation, str) and activation in EPILOGUES):
         raise InputError("activation", f"{activation!r}", ", ".join(EPILOGUES))
     if precision is not None and not (isinstance(precision, str) and precision in PRECISIONS):
         raise InputError("precision", f"{precision!r}", ", ".join(PRECISIONS))
-    deterministic = given["deterministic"]
+    deterministic = values["deterministic"]
     if not isinstance(deterministic, bool):
         raise InputError("deterministic", f"{deterministic!r}", "True or False")
     settings = config.override(
         config.current(), "the call",
-        backend=one_backend(given["backend"]), precision=precision, deterministic=deterministic or None,
+        backend=one_backend(values["backend"]), precision=precision, deterministic=deterministic or None,
     )  # fmt: skip
-    wanted = given["out_dtype"]
+    wanted = values["out_dtype"]
     try:
         out_dtype = None if wanted is None else _wanted(wanted)
     except TypeError as error:
         if isinstance(error, DTypeError):
             raise
         out_dtype = as_dtype(wanted)  # unhashable: let the error name it
-    stream = stream_handle(given["stream"])
-    operands = {name: given[name] for name in ARRAYS if given[name] is not None}
+    stream = stream_handle(values["stream"])
+    operands = {name: values[name] for name in ARRAYS if values[name] is not None}
     for name in WRITTEN:
         if isinstance(operands.get(name), bool):
             allowed = "an array to write" + ", or True in matmul" * (name == "pre_activation")

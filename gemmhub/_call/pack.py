@@ -18,7 +18,7 @@ from gemmhub._base.geometry import DeviceView, alignment
 from gemmhub._base.guard import guarded
 from gemmhub._call import describe, options
 from gemmhub._choice import decide
-from gemmhub._choice.decide import Able
+from gemmhub._choice.decide import Eligible
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.backend import Backend
 from gemmhub.capability import Device, Raised, Refusal
@@ -28,7 +28,7 @@ from gemmhub.layout import MatrixLayout
 from gemmhub.operands import layout as layout_of
 from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub.verdict import Decision, Verdict, duration
+from gemmhub.verdict import Decision, Verdict
 
 _ASSUMED_RESULT = {False: np.dtype(np.float32), True: np.dtype(np.complex64)}
 """Whether an operand is complex -> the result assumed for operands (fp8) that have no natural one."""
@@ -47,23 +47,25 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     left = native.dtype if a_dtype is None else dtypes.as_dtype(a_dtype, "a_dtype")
     settings = config.override(config.current(), "the call", backend=options.one_backend(backend))
     problem = _typical(native, left, m, arrays.device)
-    given = native.address if isinstance(native, DeviceView) else native
+    array = native.address if isinstance(native, DeviceView) else native
 
     def packed(by: str | None, payload: object) -> PackedB:
         return PackedB(native.shape, native.dtype, left, by, payload, arrays.device, problem.b)
 
     chosen = decide.decide(problem, settings)
-    asked = decide.answers(problem)
-    able = [x for x in asked if isinstance(x, Able) and not (settings.forced and x.entry.name != settings.backend[0])]
-    forms, refused = _forms(problem, able)
+    answers = decide.answers(problem)
+    eligible = [
+        x for x in answers if isinstance(x, Eligible) and not (settings.forced and x.entry.name != settings.backend[0])
+    ]
+    forms, refused = _forms(problem, eligible)
     kept = False
     for form in forms:
         name, distribution = form.entry.name, form.entry.distribution
-        if not settings.forced and _is_slower(form, able, chosen.chosen, settings):
+        if not settings.forced and _is_slower(form, eligible, chosen.chosen, settings):
             kept = True
             continue
         payload = guarded(
-            lambda form=form: form.backend.pack(given, problem),  # type: ignore[misc]
+            lambda form=form: form.backend.pack(array, problem),  # type: ignore[misc]
             "pack()",
             f"report it to the authors of {distribution}",
         )
@@ -72,8 +74,8 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
         if isinstance(payload, Raised) and issubclass(payload.kind, MemoryError):  # AllocationError is one
             raise AllocationError(f"packing b: {payload.reason}")
         refused.append(Verdict(name, distribution, "refused", payload.reason, payload.remedy))
-    for verdict in (*refused, *asked, *chosen.verdicts):
-        if isinstance(verdict, Verdict) and verdict.passing == "memory":
+    for verdict in (*refused, *answers, *chosen.verdicts):
+        if isinstance(verdict, Verdict) and verdict.transient == "memory":
             raise AllocationError(f"packing b: backend {verdict.backend!r}: {verdict.reason}")
     if kept:
         return packed(None, _copy(arrays, native, problem.b.layout))
@@ -84,20 +86,20 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     )
 
 
-def _forms(problem: GemmProblem, able: list[Able]) -> tuple[list[Able], list[Verdict]]:
+def _forms(problem: GemmProblem, eligible: list[Eligible]) -> tuple[list[Eligible], list[Verdict]]:
     """The backends that may pack b, with their times of the packed product, the best first; and those that have no
     packed form, with their refusals.
     """
-    forms: list[Able] = []
+    forms: list[Eligible] = []
     refused: list[Verdict] = []
-    for x in able:
+    for x in eligible:
         if getattr(x.backend.pack, "__func__", None) is Backend.pack:
             refusal = x.backend.pack(None, problem)
             assert isinstance(refusal, Refusal)
             refused.append(Verdict(x.entry.name, x.entry.distribution, "refused", refusal.reason, refusal.remedy))
             continue
         for answer in decide.answers(_by(x.entry.name, problem)):
-            if isinstance(answer, Able):
+            if isinstance(answer, Eligible):
                 forms.append(answer)
             else:
                 refused.append(answer)
@@ -110,11 +112,11 @@ def _by(backend: str, problem: GemmProblem) -> GemmProblem:
     return replace(problem, b=b, packed_by=backend)
 
 
-def _is_slower(form: Able, able: list[Able], chosen: str | None, settings: Settings) -> bool:
+def _is_slower(form: Eligible, eligible: list[Eligible], chosen: str | None, settings: Settings) -> bool:
     """Whether the packed product is expected to take longer than b itself on the backend ``chosen`` for that, or would
     not run on the backend that the settings prefer.
     """
-    best = next((x for x in able if x.entry.name == chosen), form)
+    best = next((x for x in eligible if x.entry.name == chosen), form)
     own = form.entry is best.entry
     if best.entry.name in settings.backend and not own:
         return True
@@ -137,12 +139,12 @@ def _copy(arrays: ArrayLibrary, native: Any, layout: MatrixLayout) -> Any:
     device: Any = arrays
     device.synchronize()  # b may still be written on any stream
     if layout.order is None:  # several elements may share memory
-        made = device.empty(native.shape, native.dtype)
-        device.copy(made, native.owner)
+        copy = device.empty(native.shape, native.dtype)
+        device.copy(copy, native.owner)
     else:
-        made = device.clone(native)
+        copy = device.clone(native)
     device.synchronize()
-    return arrays_of(made, "b").view(made, "b")
+    return arrays_of(copy, "b").view(copy, "b")
 
 
 def cost(b: PackedB, call: describe.Call, decision: Decision, settings: Settings) -> str:
@@ -159,11 +161,11 @@ def cost(b: PackedB, call: describe.Call, decision: Decision, settings: Settings
     ours, theirs = decision[decision.chosen], other[other.chosen]
     slower = ours.seconds is not None and theirs.seconds is not None and ours.seconds > theirs.seconds
     remedy = "; b itself is faster: pass that for products of these sizes" if slower else ""
-    return f"{duration(ours)} by {ours.backend}; b itself {duration(theirs)} by {theirs.backend}{remedy}"
+    return f"{ours.duration} by {ours.backend}; b itself {theirs.duration} by {theirs.backend}{remedy}"
 
 
 def _typical(b: Any, a_dtype: dtypes.DType, m: int, device: Device) -> GemmProblem:
-    """The product that the packed operand is expected in, of b as it lies."""
+    """The product that the packed operand is expected in, with the layout of b."""
     k, n = b.shape
     try:
         out = dtypes.result_dtype(a_dtype, b.dtype)

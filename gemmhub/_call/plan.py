@@ -6,25 +6,28 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import prod
-from types import MethodType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
-from gemmhub._arrays.find import layout_key
+from gemmhub._arrays.host.operands import NUMPY
+from gemmhub._base import registered
 from gemmhub._base.guard import out_of_memory, propagates
 from gemmhub._call.bind import Array, Execute, bind, by_options, product, shortcut
 from gemmhub._call.cache import CallCache
 from gemmhub._call.describe import Call
-from gemmhub._call.kinds import kind_of
+from gemmhub._call.keys import call_key
+from gemmhub._call.library_paths import by_views, viewed
 from gemmhub._call.options import Request, scalar, stream_handle
+from gemmhub._call.recipe import Recipe
+from gemmhub.array_library import HostArrays
 from gemmhub.backend import Kernel
-from gemmhub.dtypes import scalar_kind
+from gemmhub.dtypes import scalar_class
 from gemmhub.errors import AllocationError, InputError, KernelError
 from gemmhub.operands import OPERANDS, Bias, Operand, Scale
 from gemmhub.packed import PackedB
@@ -32,34 +35,51 @@ from gemmhub.problem import GemmProblem
 from gemmhub.verdict import Decision
 
 
-class _Attributes(type(Protocol)):  # type: ignore[misc]  # the metaclass of protocols has no public name
-    """``isinstance`` by the attributes that an object has.
+class Plan(partial):  # type: ignore[type-arg]  # a class with __call__ would cost a call 0.3 us
+    """A product that was decided once, as :func:`gemmhub.plan` returns it.
 
-    From Python 3.12 on, that of protocols does not see those that a bound function has of its function.
-    """
+    It is called with operands of the planned shapes and dtypes: ``plan(a, b, out=None, **operands)``. It takes ``c``,
+    ``bias`` and other operands where they were planned, and ``alpha``, ``beta`` and ``stream``, which default to the
+    planned ones. Raises InputError for operands that are not as planned, before anything is written; a b of another
+    dtype whose product NumPy rounds into a given ``out`` may be taken.
 
-    def __instancecheck__(cls, instance: object) -> bool:
-        return callable(instance) and all(hasattr(instance, name) for name in ("decision", "kernel"))
-
-
-class Plan(Protocol, metaclass=_Attributes):
-    """What :func:`gemmhub.plan` returns: a function of operands with the planned shapes and dtypes.
-
-    (A function that is bound to its :class:`~gemmhub._call.recipe.Recipe`, by which it pickles. An object with
-    ``__call__`` would cost 0.1 us more, a ``functools.partial`` 0.03 us. What it prints, and what Python calls it in
-    errors, is its ``__qualname__``.)
-
-    It takes ``c``, ``bias`` and other operands where they were planned, ``alpha``, ``beta`` and ``stream``, which
-    default to the planned ones. Raises InputError for operands that are not as planned, before anything is written.
-
-    One that was planned without any of these may be a function of ``(a, b, out=None)`` alone: keyword arguments that
-    are never given would cost a sixth of what a planned call may.
+    It pickles, and is decided anew where it is loaded.
     """
 
     decision: Decision
+    """The decision, as :func:`gemmhub.explain` returns it."""
     kernel: Kernel
+    """The kernel that the chosen backend prepared."""
+    _recipe: Recipe
 
-    def __call__(self, a: Array, b: Array, out: Array | None = None, **epilogue: Any) -> Array: ...
+    @classmethod
+    def of(cls, run: Execute, decision: Decision, kernel: Kernel, recipe: Recipe) -> Plan:
+        """The plan that ``run(a, b, out=None, **operands)`` computes."""
+        run._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's compiler leaves its graph for a plan
+        registered.leave_to_python(run)
+        plan = cls(run)
+        plan.decision, plan.kernel, plan._recipe = decision, kernel, recipe
+        return plan
+
+    def __repr__(self) -> str:
+        return f"gemmhub.Plan({self.decision.problem}, backend={self.decision.chosen!r})"
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return getattr, (self._recipe, "plan")
+
+    def __copy__(self) -> Plan:
+        return self  # it holds nothing of a call
+
+    def __deepcopy__(self, memo: object) -> Plan:
+        return self
+
+    def _repr_html_(self) -> str:
+        from gemmhub._base import markup
+
+        decision, kernel = self.decision, self.kernel
+        rows = [("plan for", decision.problem), ("backend", f"{decision.chosen} ({decision.why})")]
+        scratch = f"{kernel.workspace_bytes} bytes"
+        return markup.facts([*rows, ("kernel", kernel.description), ("scratch memory", scratch)])
 
 
 def make_plan(
@@ -69,40 +89,38 @@ def make_plan(
     request: Request,
     describe: Callable[..., Call],
     b: object,
-    with_epilogue: bool,
-    recipe: object,
+    recipe: Recipe,
 ) -> Plan:
-    """The public plan of a decided call. ``describe`` checks later operands as the first ones were.
-
-    ``with_epilogue``: alpha, beta, c, bias or stream was named, if only by its default.
-    """
+    """The public plan of a decided call. ``describe`` checks later operands as the first ones were."""
     execute = bind(call, decision.chosen or "", kernel)
     problem, out_shape, layout_free = call.problem, call.out_shape, decision.chosen_layout_free
-    name = f"gemmhub.Plan({problem}, backend={decision.chosen!r})"
 
     def facts(x: Any) -> tuple[Any, ...] | None:
         if x is None:
             return None
-        kind = x.kind if isinstance(x, PackedB) else layout_free or layout_key(x)
-        return type(x), x.shape, x.dtype, kind
+        layout = x.kind if isinstance(x, PackedB) else layout_free or (x.strides, x.flags.aligned)
+        return type(x), x.shape, x.dtype, layout
 
+    views = (
+        None
+        if call.packed or not viewed(call.arrays) or call.exact
+        else _plan_of_views(call, decision, kernel, request, describe, b, recipe)
+    )
     names = tuple(request.operands)
     planned: Any = None
     if call.exact or call.packed:  # else describe() checks the operands of every call
         right = b if isinstance(b, PackedB) else call.b
         read = [None if name == "c" and request.beta == 0 else x for name, x in request.operands.items()]
-        if all(x is None or hasattr(x, "dtype") for x in read):  # no lists and numbers
+        if all(x is None or type(x) is np.ndarray for x in (call.a, *read)):  # no lists and numbers
             planned = tuple(map(facts, (call.a, right, *read)))
-    scalars_planned = scalar_kind(request.alpha), scalar_kind(request.beta)
+    scalars_planned = scalar_class(request.alpha), scalar_class(request.beta)
     out_planned = type(call.a), out_shape, problem.out.dtype, layout_free or (_out_strides(call), True)
     request = replace(request, operands={})  # examples, too
 
-    def checked(
-        a: Any, b: Any, out: Any = None, *, alpha: Any = None, beta: Any = None, stream: Any = None, **operands: Any
-    ) -> Array:
+    def checked(a: Any, b: Any, out: Any = None, **options: Any) -> Array:
         try:
-            if operands:
-                operands = _planned_operands(operands, names, name)
+            operands = _planned_operands(options, names) if options else {}
+            alpha, beta, stream = (options.get(name) for name in ("alpha", "beta", "stream"))
             alpha = request.alpha if alpha is None else scalar(alpha, "alpha")
             beta = request.beta if beta is None else scalar(beta, "beta")
             stream = request.stream if stream is None else stream_handle(stream)
@@ -110,7 +128,7 @@ def make_plan(
                 as_planned = (
                     tuple(map(facts, (a, b, *map(operands.get, names)))) == planned
                     and (out is None or facts(out) == out_planned)
-                    and (scalar_kind(alpha), scalar_kind(beta)) == scalars_planned
+                    and (scalar_class(alpha), scalar_class(beta)) == scalars_planned
                     and stream is None
                 )
             except Exception:  # a list, or foreign code that raises: describe() checks it
@@ -122,77 +140,80 @@ def make_plan(
                 now = replace(
                     request, operands=operands, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype
                 )
-                given = describe(a, b, out, now)
-                _must_equal(given, problem, out_shape, layout_free)
-                _must_hold(given.problem, problem, alpha, beta)
+                described = describe(a, b, out, now)
+                _must_equal(described, problem, out_shape, layout_free)
+                _must_hold(described.problem, problem, alpha, beta)
             return execute(a, b, out, operands, alpha, beta, stream)
         except AllocationError:
             raise
         except MemoryError as error:
             raise out_of_memory(error) from error
 
-    def always_checked(_: Any, *operands: Any, **epilogue: Any) -> Array:
-        return checked(*operands, **epilogue)
-
-    run = shortcut(call, kernel, execute)
-    function: Execute = always_checked
-    if run is not execute and layout_free and problem.plain:
-        function = _short_plan(run, checked, call, decision.chosen or "", with_epilogue)
+    direct = shortcut(call, kernel)
+    run: Execute = checked
+    if direct is not None and layout_free and problem.plain:
+        run = _short_plan(direct, checked, call, decision.chosen or "")
     elif request.stream is None:
-        function = _learning_plan(call, kernel, run, checked, request, not layout_free)
-    checked.__qualname__ = function.__qualname__ = name
-    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's compiler leaves its graph for a plan
-    made: Any = function
-    made.__name__, made.decision, made.kernel = "plan", decision, kernel
-    made._repr_html_ = partial(_html, decision, kernel)
-    return cast("Plan", MethodType(made, recipe))
+        run = _learning_plan(call, kernel, direct, execute, checked, request, not layout_free, views)
+    return Plan.of(run, decision, kernel, recipe)
 
 
-def _planned_operands(given: dict[str, Any], planned: tuple[str, ...], plan: str) -> dict[str, Any]:
-    """The operands, without those that are None. TypeError and InputError for what was not planned."""
-    for name, x in given.items():
+def _plan_of_views(
+    call: Call, decision: Decision, kernel: Kernel, request: Request, describe: Callable[..., Call], b: object,
+    recipe: Recipe,
+) -> Callable[[Any, Any, Any, Mapping[str, Any]], Any]:  # fmt: skip
+    """The plan of ndarrays, for operands of a library that views them as such."""
+    operands = {name: call.arrays.view(x, name) for name, x in request.operands.items()}
+    native, of_views = replace(call, arrays=NUMPY, exact=True), replace(request, operands=operands)
+    plan = make_plan(native, decision, kernel, of_views, describe, call.b, recipe)
+    return by_views(type(b), cast("HostArrays", call.arrays), None, plan).call
+
+
+def _planned_operands(options: Mapping[str, Any], planned: tuple[str, ...]) -> dict[str, Any]:
+    """The operands, without those that are None. TypeError and InputError for unplanned ones."""
+    for name, x in options.items():
+        if name in _CALLS:
+            continue
         if name not in OPERANDS:
-            raise TypeError(f"{plan}() got an unexpected keyword argument {name!r}")
+            raise TypeError(f"a gemmhub.Plan got an unexpected keyword argument {name!r}")
         if x is not None and name not in planned:
             remedy = "make a plan with c= and beta=" if name == "c" else f"make a plan with {name}="
-            raise InputError(name, f"given to {plan}", f"no {name}", remedy)
-    return {name: given[name] for name in planned if given.get(name) is not None}
+            raise InputError(name, "given to a plan that was made without", f"no {name}", remedy)
+    return {name: options[name] for name in planned if options.get(name) is not None}
 
 
-def _html(decision: Decision, kernel: Kernel) -> str:
-    """What notebooks show of a plan."""
-    from gemmhub._base import markup
-
-    scratch = f"{kernel.workspace_bytes} bytes"
-    rows = [("plan for", decision.problem), ("backend", f"{decision.chosen} ({decision.why})")]
-    return markup.facts([*rows, ("kernel", kernel.description), ("scratch memory", scratch)])
+_CALLS = ("alpha", "beta", "stream")
+"""Options of a plan's calls that are no operands."""
 
 
 def _learning_plan(
-    call: Call, kernel: Kernel, run: Execute, checked: Execute, request: Request, closely: bool
-) -> Execute:
-    """A plan that checks each kind of operands once: later calls of that kind go straight to the kernel."""
-    cache, alone = CallCache(), run is kernel.direct
+    call: Call, kernel: Kernel, direct: Execute | None, execute: Execute, checked: Execute, request: Request,
+    with_strides: bool, again: Callable[[Any, Any, Any, Mapping[str, Any]], Any] | None,
+) -> Execute:  # fmt: skip
+    """A plan that checks each call signature once: later calls of that signature go straight to the kernel, or to
+    ``again`` where it is not None, which returns None where it does nothing.
+    """
+    cache = CallCache()
     arrays, problem, shape, prepared = call.arrays, call.problem, call.out_shape, kernel.run
     alpha, beta, find = request.alpha, request.beta, cache.find
-    fast = again = None
-    if problem.device.kind != "cpu" and not call.packed:
+    fast = None
+    if problem.device.type != "cpu" and not call.packed:
         # The settings no longer matter: bool() is always the same, and no Python function.
         fast = arrays.fast_path(bool, alpha, beta)
         again = fast and (fast.planned or fast.call)
 
-    def planned(_: Any, a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
+    def planned(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
         try:
             if again is not None:
                 result = again(a, b, out, epilogue)
                 if result is not None:
                     return result
             else:
-                known = find(kind_of(a, b, out, epilogue, closely))
+                known = find(call_key(a, b, out, epilogue, with_strides))
                 if known is not None:
                     return known(a, b, out, epilogue)
         except Exception:
-            pass  # checked() finds out what is wrong, and reports it
+            pass  # checked() reports the fault
         except BaseException as error:
             if propagates(error):
                 raise
@@ -200,22 +221,21 @@ def _learning_plan(
         with suppress(MemoryError):  # the result is there; another call may remember how
             if fast is not None:
                 fast.learn(arrays, problem, shape, prepared, a, b, out, epilogue)
-            elif "stream" not in epilogue:
-                key = kind_of(a, b, out, epilogue, closely)
+            elif again is None and "stream" not in epilogue:
+                key = call_key(a, b, out, epilogue, with_strides)
                 if key is not None:
-                    cache.put(key, by_options(run, alone, epilogue, alpha, beta))
+                    cache.put(key, by_options(direct, problem.plain, execute, epilogue, alpha, beta))
         return result
 
     return planned
 
 
 def _short_plan(
-    direct: Callable[[Array, Array, Array | None], Array], checked: Execute, call: Call, backend: str,
-    with_epilogue: bool,
-) -> Execute:  # fmt: skip
+    direct: Callable[[Array, Array, Array | None], Array], checked: Execute, call: Call, backend: str
+) -> Execute:
     """A plan that checks no more than it must before handing over to a self-checking matmul."""
     run = direct
-    kind = replace(call, a=None, b=None, out=None, operands={})  # the plan keeps no examples
+    signature = replace(call, a=None, b=None, out=None, operands={})  # the plan keeps no examples
     a_shape, a_dtype, b_shape, b_dtype = call.a.shape, call.a.dtype, call.b.shape, call.b.dtype
     b_ndim, out_dtype, array = call.b.ndim, call.problem.out.dtype, np.ndarray
     out_strides = _out_strides(call)  # of others it must be seen whether elements share memory
@@ -226,18 +246,20 @@ def _short_plan(
 
     def first(a: Any, b: Any, out: Any) -> Array:
         nonlocal run
-        result = product(direct(a, b, out), kind, out, backend)
+        result = product(direct(a, b, out), signature, out, backend)
         run = direct
         return result
 
     run = first
 
-    def planned(_: Any, a: Any, b: Any, out: Any = None) -> Array:
+    def planned(a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
         # With these, the matmul itself finds any other fault of out: matrices of the wrong size, and a read-only
         # one; and also a wrong b with as many dimensions (one that fits is multiplied right, in the wider dtype, and
         # rounded into out). With a vector for a matrix, or a stack, it would broadcast the product into out.
         try:
-            if a.__class__ is array and b.__class__ is array and a.shape == a_shape and a.dtype is a_dtype:
+            if epilogue:
+                pass
+            elif a.__class__ is array and b.__class__ is array and a.shape == a_shape and a.dtype is a_dtype:
                 if out is None:
                     if b.shape == b_shape and b.dtype is b_dtype:
                         return run(a, b, None)
@@ -254,16 +276,13 @@ def _short_plan(
         except BaseException as error:
             if propagates(error):
                 raise
-        return checked(a, b, out)
+        return checked(a, b, out, **epilogue)
 
-    def planned_with_epilogue(_: Any, a: Any, b: Any, out: Any = None, **epilogue: Any) -> Array:
-        return checked(a, b, out, **epilogue) if epilogue else planned(_, a, b, out)
-
-    return planned_with_epilogue if with_epilogue else planned
+    return planned
 
 
 def _out_strides(call: Call) -> tuple[int, ...]:
-    """The strides of the example of out; those of a new array where none was given."""
+    """The strides of the example of out; those of a new array where there is none."""
     if call.out is not None:
         return cast("tuple[int, ...]", call.out.strides)
     shape, size = call.out_shape, call.problem.out.dtype.itemsize
@@ -274,7 +293,7 @@ def _must_suit(alpha: Any, beta: Any, planned: Request) -> None:
     """InputError for scalars that need another kernel.
 
     One that multiplies by alpha takes 1 as well. But one that adds ``beta * c`` may read c whatever beta is, and c
-    must not count where beta is 0, not even where it is NaN; one that adds nothing has no place for c.
+    must not count where beta is 0, not even where it is NaN; one that adds nothing does not take c.
     """
     if planned.alpha == 1 and alpha != 1:
         raise InputError("alpha", f"{alpha} in a plan for alpha 1", "1", "plan with another alpha: that takes any")
@@ -283,9 +302,9 @@ def _must_suit(alpha: Any, beta: Any, planned: Request) -> None:
         raise InputError("beta", f"{beta} in a plan for beta {planned.beta}", allowed, "make another plan")
 
 
-def _must_hold(given: GemmProblem, planned: GemmProblem, alpha: Any, beta: Any) -> None:
+def _must_hold(problem: GemmProblem, planned: GemmProblem, alpha: Any, beta: Any) -> None:
     """InputError for scalars that the kernel's accumulator cannot hold."""
-    if given.compute_dtype.itemsize > planned.compute_dtype.itemsize:
+    if problem.compute_dtype.itemsize > planned.compute_dtype.itemsize:
         raise InputError(
             "alpha, beta",
             f"{alpha} and {beta} in a plan that computes in {planned.compute_dtype}",
@@ -295,14 +314,14 @@ def _must_hold(given: GemmProblem, planned: GemmProblem, alpha: Any, beta: Any) 
 
 
 def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], layout_free: bool) -> None:
-    """InputError naming what differs from the plan."""
-    given = call.problem
+    """InputError naming the arguments that differ from the plan."""
+    problem = call.problem
     names = {"m": "m", "n": "n", "k": "k", "batch": "batch", "packed_by": "b"}
-    differing = [name for field, name in names.items() if getattr(given, field) != getattr(planned, field)]
-    for name in ("a", "b", "out", *{**planned.operands, **given.operands}):
+    differing = [name for field, name in names.items() if getattr(problem, field) != getattr(planned, field)]
+    for name in ("a", "b", "out", *{**planned.operands, **problem.operands}):
         before, after = (
             _compared(x.operands.get(name) if name in OPERANDS else getattr(x, name), layout_free)
-            for x in (planned, given)
+            for x in (planned, problem)
         )
         if isinstance(before, Operand) and isinstance(after, Operand):
             after = replace(after, alignment=min(before.alignment, after.alignment))  # better than planned will do
@@ -312,14 +331,14 @@ def _must_equal(call: Call, planned: GemmProblem, out_shape: tuple[int, ...], la
     if differing:
         raise InputError(
             ", ".join(dict.fromkeys(differing)),
-            f"{given}, a result of shape {call.out_shape}",
+            f"{problem}, a result of shape {call.out_shape}",
             f"what was planned: {planned}, a result of shape {out_shape}",
             "make another plan",
         )
 
 
 def _compared(x: object, layout_free: bool) -> object:
-    """What must be equal of an operand. (Not its dtype itself: numpy.dtype("float64") == None.)"""
+    """The facts of an operand that must be equal. (Not its dtype itself: numpy.dtype("float64") == None.)"""
     if isinstance(x, Bias) and layout_free:
         return replace(x, stride=1)
     if isinstance(x, Scale) and layout_free:

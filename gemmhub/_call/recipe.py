@@ -1,4 +1,4 @@
-"""What a plan was made of, so that it can be pickled: it is decided anew where it is loaded."""
+"""The pickled form of a plan: its operands without data, and its options. It is decided anew where it is loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Example(NamedTuple):
     """An operand without its data."""
 
     library: str
-    kind: str
+    device_type: str
     number: int
     dtype: str
     shape: tuple[int, ...]
@@ -35,33 +35,28 @@ class Example(NamedTuple):
         """A new array of that library, on that device, whose contents are undefined."""
         view = DeviceView(0, dtypes.as_dtype(self.dtype), self.shape, self.strides)
         if self.library == "numpy":
-            return NUMPY.twin(view)
+            return NUMPY.empty_strided_like(view)
         module = import_module(self.library)
-        if self.kind == "cpu":
+        if self.device_type == "cpu":
             steps = tuple(step // view.itemsize for step in self.strides)
             return module.empty_strided(self.shape, steps, dtype=torch_dtypes()[1][view.dtype])
-        arrays = torch_arrays(self.kind, self.number) if self.library == "torch" else cupy_arrays(self.number)
-        return arrays.twin(view)
+        arrays = torch_arrays(self.device_type, self.number) if self.library == "torch" else cupy_arrays(self.number)
+        return arrays.empty_strided_like(view)
 
 
 class Recipe:
-    """The operands and options of a plan. A plan is bound to its recipe, as a method is to its object: that costs a
-    call nothing, and pickle loads the recipe and asks it for :attr:`plan`.
-    """
+    """The operands and options of a plan. A plan is pickled as its recipe, whose :attr:`plan` restores it."""
 
     def __init__(self, a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> None:
-        given = {"a": a, "b": b, "out": out, **options}
+        arguments = {"a": a, "b": b, "out": out, **options}
         self._why_not = ""
         self._examples: dict[str, Example] = {}
         self._options = {name: x for name, x in options.items() if name not in _ARRAYS}
         if options.get("stream") is not None:
             self._why_not = "a stream is of one process"
         for name in ("a", "b", *_ARRAYS):
-            if given.get(name) is not None and not self._why_not:
-                self._add(name, given[name])
-
-    def __repr__(self) -> str:
-        return "its recipe"  # what follows "bound method gemmhub.Plan(...) of"
+            if arguments.get(name) is not None and not self._why_not:
+                self._add(name, arguments[name])
 
     def _add(self, name: str, x: Any) -> None:
         if isinstance(x, PackedB):
@@ -72,8 +67,8 @@ class Recipe:
             self._why_not = f"arrays of {arrays.name} cannot be made without an array"
             return
         view, device = arrays.view(x, name), arrays.device
-        found = arrays.name, device.kind, device.index, view.dtype.name, tuple(view.shape), tuple(view.strides)
-        self._examples[name] = Example(*found)
+        facts = arrays.name, device.type, device.index, view.dtype.name, tuple(view.shape), tuple(view.strides)
+        self._examples[name] = Example(*facts)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._why_not:
@@ -83,6 +78,6 @@ class Recipe:
     @cached_property
     def plan(self) -> Any:
         """The plan, decided in this process."""
-        made = {name: example.array() for name, example in self._examples.items()}
-        a, b = made.pop("a"), made.pop("b")
-        return sys.modules["gemmhub"].plan(a, b, **made, **self._options)
+        arrays = {name: example.array() for name, example in self._examples.items()}
+        a, b = arrays.pop("a"), arrays.pop("b")
+        return sys.modules["gemmhub"].plan(a, b, **arrays, **self._options)

@@ -159,4 +159,4 @@ _FORMS: dict[tuple[Any, str | None], Callable[[Number], Apply]] = {
     (EPILOGUES["gelu_tanh"].formula, None): _gelu_tanh,
     (EPILOGUES["gelu"].formula, "f"): _gelu,
 }
-"""By formula, so that a gate has the form of its function, and by the dtype's character, None for any."""
+"""Forms by formula, so that a gate has that of its function, and by the dtype's character, None for any."""

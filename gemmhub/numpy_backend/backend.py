@@ -61,18 +61,20 @@ class NumpyBackend(Backend):
 
     def seconds(self, problem: GemmProblem) -> float:
         """Return the expected seconds of a call."""
-        kinds = work_dtypes(problem)
-        if kinds is None:
+        dtypes = work_dtypes(problem)
+        if dtypes is None:
             return _CALL + problem.flops / _SCALAR_RATE
-        seconds = _CALL + problem.flops / (sgemm_rate() * _SPEED[name_of(kinds[0])])
+        seconds = _CALL + problem.flops / (sgemm_rate() * _SPEED[name_of(dtypes[0])])
         if _is_native(problem):
             return seconds
         operands = [problem.a, problem.b, problem.out]
-        if problem.packed_by is not None and holds(kinds[0], problem.b.dtype):  # converted beforehand, and read whole
+        if problem.packed_by is not None and holds(
+            dtypes[0], problem.b.dtype
+        ):  # converted beforehand, and read entirely
             operands.remove(problem.b)
-            nbytes = problem.b.layout.distinct_elements * kinds[0].itemsize
+            nbytes = problem.b.layout.distinct_elements * dtypes[0].itemsize
             seconds = max(seconds, _CALL + nbytes / _READ_RATE)
-        converted = sum(x.layout.distinct_elements for x in operands if x.dtype != kinds[0])
+        converted = sum(x.layout.distinct_elements for x in operands if x.dtype != dtypes[0])
         return seconds + 10e-6 + converted / _CONVERT_RATE
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
@@ -88,42 +90,42 @@ class NumpyBackend(Backend):
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         """Convert ``b`` once to the dtype of the BLAS, where that is exact, instead of in every call."""
-        kinds = work_dtypes(problem)
-        if kinds is None:
+        dtypes = work_dtypes(problem)
+        if dtypes is None:
             return Refusal(f"{problem.a.dtype} by {problem.b.dtype} does not go through the BLAS", "multiply unpacked")
         # A dtype that the BLAS's dtype would round is kept: a product of another out_dtype may be computed in a wider
         # dtype, or in integers.
-        dtype = kinds[0] if holds(kinds[0], b.dtype) else b.dtype
+        dtype = dtypes[0] if holds(dtypes[0], b.dtype) else b.dtype
         with DefaultMode():
             return np.array(b, dtype=dtype, order="C")
 
 
 def _remark(problem: GemmProblem) -> str:
-    kinds = work_dtypes(problem)
-    if kinds is None:
+    dtypes = work_dtypes(problem)
+    if dtypes is None:
         return f"NumPy's scalar loops in {problem.compute_dtype}: no BLAS for these integers"
-    return "BLAS" if _is_native(problem) else f"converted blocks through {kinds[0].name} BLAS"
+    return "BLAS" if _is_native(problem) else f"converted blocks through {dtypes[0].name} BLAS"
 
 
 def _copies(problem: GemmProblem) -> Sequence[Copy]:
     """Return the copies that numpy.matmul makes of its arguments. Converted blocks are workspace, not copies."""
-    kinds = work_dtypes(problem)
-    given = [("a", problem.a)]
-    if problem.packed_by is None or kinds is None:
-        given.append(("b", problem.b))
-    native = problem.plain and (kinds is None or _is_native(problem))
+    dtypes = work_dtypes(problem)
+    read = [("a", problem.a)]
+    if problem.packed_by is None or dtypes is None:
+        read.append(("b", problem.b))
+    native = problem.plain and (dtypes is None or _is_native(problem))
     if native:
-        given.append(("out", problem.out))
-    dtype = problem.compute_dtype if kinds is None else kinds[0]
-    found = []
-    for name, x in given:
-        why = _why_copied(problem, x, dtype, kinds is not None)
+        read.append(("out", problem.out))
+    dtype = problem.compute_dtype if dtypes is None else dtypes[0]
+    copies = []
+    for name, x in read:
+        why = _why_copied(problem, x, dtype, dtypes is not None)
         size = x.layout.rows * x.layout.cols * x.layout.matrices * dtype.itemsize
         if why and size:
-            found.append(Copy(name, size, f"{why}: numpy.matmul copies"))
-        elif name == "out" and native and kinds is not None and problem.deterministic and not _is_new(problem.out):
-            found.append(Copy(name, size, "deterministic=True: it is made as without out and copied"))
-    return found
+            copies.append(Copy(name, size, f"{why}: numpy.matmul copies"))
+        elif name == "out" and native and dtypes is not None and problem.deterministic and not _is_new(problem.out):
+            copies.append(Copy(name, size, "deterministic=True: it is made as without out and copied"))
+    return copies
 
 
 def _why_copied(problem: GemmProblem, x: Operand, dtype: DType, blas: bool) -> str:
@@ -182,12 +184,12 @@ def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np
 
 
 def _shares_b(problem: GemmProblem) -> bool:
-    """Whether one b serves a whole batch, which may then be one GEMM of more rows."""
+    """Whether one b serves all matrices of a batch, which may then be one GEMM of more rows."""
     return bool(problem.batch) and not any(problem.b.layout.batch_strides)
 
 
 def _is_stack(x: Array, batch: Sequence[int]) -> bool:
-    """Whether a reshape turns the whole batch into one matrix."""
+    """Whether a reshape turns the batch into one matrix."""
     return x.shape[:-2] == tuple(batch) and bool(x.flags.c_contiguous)
 
 
@@ -215,17 +217,17 @@ def _as_without_out(multiply: Callable[[Array, Array, Array | None], Array]) -> 
     def product(a: Array, b: Array, out: Array | None) -> Array:
         if out is None or (out.flags.carray and not (np.may_share_memory(out, a) or np.may_share_memory(out, b))):
             return multiply(a, b, out)
-        made = multiply(a, b, None)
-        if out.shape != made.shape:
-            raise ValueError(f"out has shape {out.shape}, not {made.shape}")
-        np.copyto(out, made)
+        result = multiply(a, b, None)
+        if out.shape != result.shape:
+            raise ValueError(f"out has shape {out.shape}, not {result.shape}")
+        np.copyto(out, result)
         return out
 
     return product
 
 
 def _worth_folding(batch: int, work: int) -> bool:
-    """Whether one GEMM for a whole batch is faster than NumPy's one for each matrix. ``work``: m * n * k.
+    """Whether one GEMM for a batch is faster than NumPy's one for each matrix. ``work``: m * n * k.
 
     It is from about 2**15 multiplications on (below, the reshapes cost more), and gains nothing once each matrix
     occupies all cores.
@@ -238,12 +240,12 @@ def _folding(a: Array, b: Array, out: Array | None = None) -> Array:
     shape = a.shape
     batch = shape[:-2]
     if batch and b.ndim == 2 and _worth_folding(prod(batch), shape[-2] * b.size):
-        made = (*shape[:-1], b.shape[-1])
-        if a.flags.c_contiguous and (out is None or (out.shape == made and out.flags.c_contiguous)):
+        out_shape = (*shape[:-1], b.shape[-1])
+        if a.flags.c_contiguous and (out is None or (out.shape == out_shape and out.flags.c_contiguous)):
             rows = prod(shape[:-1])
             if out is None:
-                return np.matmul(a.reshape(rows, shape[-1]), b).reshape(made)
-            np.matmul(a.reshape(rows, shape[-1]), b, out.reshape(rows, made[-1]))
+                return np.matmul(a.reshape(rows, shape[-1]), b).reshape(out_shape)
+            np.matmul(a.reshape(rows, shape[-1]), b, out.reshape(rows, out_shape[-1]))
             return out
     return np.matmul(a, b, out)
 

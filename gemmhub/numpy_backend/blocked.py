@@ -3,8 +3,8 @@
 NumPy multiplies half precision and integers by scalar loops, hundreds of times slower than its BLAS. The BLAS can
 compute both: every float16, bfloat16 and fp8 number is a float32, so the conversion is exact and the product is
 accumulated in float32; and products of small integers are exact in a float while no partial sum exceeds its
-significand, so K is cut into blocks short enough for that, and the blocks are added as integers. Converting whole
-operands would double or quadruple memory; blocks bound it.
+significand, so K is cut into blocks short enough for that, and the blocks are added as integers. Converting
+entire operands would double or quadruple memory; blocks bound it.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def by_block(problem: GemmProblem) -> bool:
     return any(isinstance(x, Scale) and x.depth for x in problem.operands.values())
 
 
-_MOST = 256
-"""The most buckets of sizes whose blocks a product keeps."""
+_MAX_ENTRIES = 256
+"""Maximum number of buckets of sizes whose blocks a product keeps."""
 _SLACK = 1024
 """Bytes for the alignment of the blocks of one call."""
 
@@ -101,9 +101,9 @@ def blocking(problem: GemmProblem, limit: int, sizes: tuple[int, int, int, int] 
 
     ``sizes``: m, n, k and the innermost batch dimension, by default those of ``problem``.
     """
-    kinds = work_dtypes(problem)
-    assert kinds is not None
-    work, accumulator, exact = kinds
+    dtypes = work_dtypes(problem)
+    assert dtypes is not None
+    work, accumulator, exact = dtypes
     if by_block(problem):
         accumulator, exact = _epilogue_dtype(problem, accumulator), BLOCK
     m, n, k, innermost = sizes or (problem.m, problem.n, problem.k, problem.batch[-1] if problem.batch else 1)
@@ -177,7 +177,7 @@ class BlockedGemm:
         self.problem = problem
         self._limit, self._copy = limit, copy
         self._ending = Ending(problem.activation, copy, {})
-        """That of calls without other operands, which change nothing in it."""
+        """The ending of calls without other operands, which change nothing in it."""
         self._known: OrderedDict[tuple[int, int, int, int], Blocking] = OrderedDict()
         self._last: tuple[tuple[int, ...], Blocking | None] = (), None
         self.blocks = self._blocking(problem.m, problem.n, problem.k, problem.batch[-1] if problem.batch else 1)
@@ -187,19 +187,19 @@ class BlockedGemm:
         self._gate = None if problem.activation is None else EPILOGUES[problem.activation].gate
 
     def _blocking(self, m: int, n: int, k: int, innermost: int) -> Blocking:
-        given, last = (m, n, k, innermost), self._last
-        if last[0] == given and last[1] is not None:
+        call_sizes, last = (m, n, k, innermost), self._last
+        if last[0] == call_sizes and last[1] is not None:
             return last[1]
         sizes = end(m), end(n), end(k), end(innermost)
-        found = self._known.get(sizes)
-        if found is None:
-            found = blocking(self.problem, self._limit, sizes)
-            keep(self._known, sizes, found, _MOST)
-        self._last = given, found
-        return found
+        blocks = self._known.get(sizes)
+        if blocks is None:
+            blocks = blocking(self.problem, self._limit, sizes)
+            keep(self._known, sizes, blocks, _MAX_ENTRIES)
+        self._last = call_sizes, blocks
+        return blocks
 
     def __call__(self, a: Array, b: Array, out: Array, alpha: Any, beta: Any, **operands: Array) -> None:
-        """Compute the whole problem, block by block. ``b`` may already be in the work dtype (packed)."""
+        """Compute the problem, block by block. ``b`` may already be in the work dtype (packed)."""
         quiet = np.errstate(over="ignore", invalid="ignore", under="ignore")
         *batch, m, _ = out.shape
         n = b.shape[-1]
@@ -262,7 +262,7 @@ class BlockedGemm:
                 tile = self._convert(lease, product, self._epilogue)
                 for at, columns in cuts:
                     view = tile[..., at]
-                    for factors in scales.whole:
+                    for factors in scales.of_sum:
                         np.multiply(view, factors(rows, columns, 0), out=view)
                     combine(lease, view, alpha, [(factor, _within(x, rows, columns)) for factor, x in terms])
                     if pre is not None:
@@ -296,7 +296,7 @@ class BlockedGemm:
             if converted is not None:
                 part = converted if start else tile
                 self._copy(part, partial, casting="unsafe")
-            for factors in scales.parts:
+            for factors in scales.of_blocks:
                 for at, columns in cuts:
                     view = part[..., at]
                     np.multiply(view, factors(rows, columns, start // BLOCK), out=view)

@@ -1,4 +1,4 @@
-"""What ends a product, tile by tile: alpha, addends, the activation, and the operands that are written."""
+"""The epilogue of a product, tile by tile: alpha, addends, the activation, and the operands that are written."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Terms = Iterable[tuple[Any, Array]]
 
 def terms_of(problem: GemmProblem, operands: Mapping[str, Array], beta: Any, dtype: DType) -> list[tuple[Any, Array]]:
     """The addends of a call as matrices, each with its factor; vectors are converted to ``dtype``."""
-    found = []
+    terms = []
     for name, described in problem.operands.items():
         if OPERANDS[name].role != "term":
             continue
         x = operands[name]
         if isinstance(described, Bias):
             x = np.expand_dims(x.astype(dtype, copy=False), 0 if described.axis == "n" else 1)
-        found.append((beta if name == "c" else 1, x))
-    return found
+        terms.append((beta if name == "c" else 1, x))
+    return terms
 
 
 def combine(lease: Lease, tile: Array, alpha: Any, terms: Terms) -> None:
@@ -61,7 +61,7 @@ class Ending:
         self._largest: Any = 0
 
     def write(self, tile: Array, target: Array) -> None:
-        """Write a part of the result, from the columns of the product that it is made of. They are overwritten."""
+        """Write a part of the result, from the columns of the product that it depends on. They are overwritten."""
         if self._activation is not None:
             tile, *others = EPILOGUES[self._activation].split(tile)
             activate(self._activation, tile)
@@ -74,7 +74,7 @@ class Ending:
         self._copy(target, tile, casting="unsafe")
 
     def close(self) -> None:
-        """Write what is known when the whole result is."""
+        """Write amax, which is known when the result is complete."""
         if self._amax is not None:
             self._amax[...] = abs(self._largest)  # 0, not -0
 

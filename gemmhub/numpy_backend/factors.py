@@ -1,4 +1,4 @@
-"""The scales of operands as factors of a part of the product."""
+"""Quantization scales as factors of a part of the product."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def of_columns(scales: Array, n: int) -> Factor:
 
 
 class Scales:
-    """The factors of a product: those that differ by block of k multiply its parts, the others the whole sum."""
+    """The factors of a product: those that differ by block of k multiply each block's sum, the others the total."""
 
     def __init__(self, scale_a: Array | None, scale_b: Array | None, n: int) -> None:
-        self.parts: list[Factor] = []
-        """Those that multiply the products of each block of k, before they are added."""
-        self.whole: list[Factor] = []
-        """Those that multiply the sum."""
+        self.of_blocks: list[Factor] = []
+        """Factors of the products of each block of k, before they are added."""
+        self.of_sum: list[Factor] = []
+        """Factors of the sum over all of k."""
         if scale_a is not None:
-            (self.parts if scale_a.shape[-1] > 1 else self.whole).append(of_rows(scale_a))
+            (self.of_blocks if scale_a.shape[-1] > 1 else self.of_sum).append(of_rows(scale_a))
         if scale_b is not None:
-            (self.parts if scale_b.shape[-2] > 1 else self.whole).append(of_columns(scale_b, n))
+            (self.of_blocks if scale_b.shape[-2] > 1 else self.of_sum).append(of_columns(scale_b, n))
 
 
 NO_SCALES = Scales(None, None, 0)
-"""Those of a product without."""
+"""The factors of a product without scales."""

@@ -40,10 +40,10 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+    def __exit__(self, cls: object, error: object, traceback: object) -> None:
         # After an exception a traceback, or a thread that was not waited for, may still refer to parts of the buffer:
         # it is freed with the last reference.
-        if kind is None:
+        if cls is None:
             self._kept.append(self._buffer)
             del self._kept[:-1]
 

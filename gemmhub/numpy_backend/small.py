@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from gemmhub.backend import DirectEpilogue
 from gemmhub.dtypes import DType
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.numpy_backend.activations import in_place
@@ -19,40 +20,47 @@ READ = frozenset(("c", "bias", "scale_a", "scale_b", "scale_out"))
 """The operands that such a product may have."""
 
 
-def with_epilogue(problem: GemmProblem, most: int) -> Callable[..., Array]:
-    """``(a, b, out, alpha, beta, stream, **operands) -> result`` for operands and results of the BLAS's own dtype.
+def with_epilogue(problem: GemmProblem, limit: int) -> Callable[[int], DirectEpilogue | None]:
+    """:attr:`gemmhub.backend.Kernel.direct_epilogue` for operands and results of the BLAS's own dtype.
 
-    NotImplemented for a result of more than ``most`` elements, where an epilogue in blocks is faster. The result is
-    computed outside ``out`` and copied when complete: ``out`` may overlap every operand.
+    None for a product of more than ``limit`` elements, where an epilogue in blocks is faster.
     """
-    scaled = not problem.alpha_is_one
+    several, one = _product(problem, True), _product(problem, False)
+    return lambda size: None if size > limit else several if size != 1 else one
+
+
+def _product(problem: GemmProblem, in_place: bool) -> DirectEpilogue:
+    """The product whose epilogue is computed in place; of one element that takes NumPy twice as long.
+
+    The result is computed outside ``out`` and copied when complete: ``out`` may overlap every operand.
+    """
     matmul, multiply, add = np.matmul, np.multiply, np.add
+    scaled = not problem.alpha_is_one
+    with_c, with_bias, with_scale_a, with_scale_b, with_scale_out = (
+        name in problem.operands for name in ("c", "bias", "scale_a", "scale_b", "scale_out")
+    )
     activate = None if problem.activation is None else _activation(problem.activation, problem.out.dtype)
 
-    def run(
-        a: Array, b: Array, out: Array | None, alpha: Any, beta: Any, stream: Any, c: Array | None = None,
-        bias: Array | None = None, scale_a: Array | None = None, scale_b: Array | None = None,
-        scale_out: Array | None = None,
-    ) -> Array:  # fmt: skip
-        if a.size * b.size > most and a.size and a.size // a.shape[-1] * b.shape[-1] > most:  # the first implies it
-            return NotImplemented
-        zero = scaled and alpha == 0  # then the scales count for nothing, too
+    def run(a: Array, b: Array, out: Array | None, options: Mapping[str, Any]) -> Array:
+        zero = scaled and options["alpha"] == 0  # then the scales count for nothing, too
         result = _zeros(a, b) if zero else matmul(a, b)
-        place = None if result.size == 1 else result  # in place NumPy takes twice as long for one element
+        target = result if in_place else None
         if scaled and not zero:
-            result = multiply(result, alpha, place)
-        if scale_a is not None and not zero:
-            result = multiply(result, scale_a[:, np.newaxis] if scale_a.ndim == 1 else scale_a, place)
-        if scale_b is not None and not zero:
-            result = multiply(result, scale_b, place)
-        if c is not None and beta != 0:
-            result = add(result, c if beta == 1 else multiply(c, beta), place)
-        if bias is not None:
-            result = add(result, bias, place)
+            result = multiply(result, options["alpha"], target)
+        if with_scale_a and not zero:
+            scale = options["scale_a"]
+            result = multiply(result, scale[:, np.newaxis] if scale.ndim == 1 else scale, target)
+        if with_scale_b and not zero:
+            result = multiply(result, options["scale_b"], target)
+        if with_c:
+            c, beta = options["c"], options["beta"]
+            result = add(result, c if beta == 1 else multiply(c, beta), target)
+        if with_bias:
+            result = add(result, options["bias"], target)
         if activate is not None:
             result = activate(result)
-        if scale_out is not None:
-            result = multiply(result, scale_out.reshape(()))
+        if with_scale_out:
+            result = multiply(result, options["scale_out"].reshape(()))
         if out is None:
             return result
         out[...] = result
@@ -76,7 +84,7 @@ def _activation(name: str, dtype: DType) -> Callable[[Array], Array]:
 
 
 def _zeros(a: Array, b: Array) -> Array:
-    """What alpha 0 makes of any product: not 0 times it, as NaN must not propagate, nor warnings about it."""
+    """The product with alpha 0: zeros, and not 0 times it, as NaN must not propagate, nor warnings about it."""
     with np.errstate(all="ignore"):
         result = np.matmul(a, b)
     result[...] = 0

@@ -1,1 +1,1 @@
-"""Building blocks for backends: compilers and their cache, the CUDA driver, launches, leases, corrections."""
+"""Building blocks for backends: compilers and their cache, locks, corrections of estimates."""

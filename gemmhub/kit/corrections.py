@@ -1,7 +1,7 @@
 """Learned corrections of cost models: small networks fitted to the measured times of one card.
 
 A plugin ships a folder for each card that was measured, with ``card.json`` (a :class:`Origin`) and one network for each
-kind of product. A correction serves only on the card and with the library that it was fitted to: elsewhere the model
+class of products. A correction serves only on the card and with the library that it was fitted to: elsewhere the model
 alone serves, with :data:`UNMEASURED` as a margin. ``benchmarks/fit`` measures and trains.
 """
 
@@ -54,7 +54,7 @@ class Origin:
 
 
 class Described(NamedTuple):
-    """Candidates of one kind for a problem, as input for a network."""
+    """Candidates of one class for a problem, as input for a network."""
 
     kind: str
     names: list[str]
@@ -66,7 +66,7 @@ class Described(NamedTuple):
 
 @dataclass(frozen=True)
 class Correction:
-    """One network, for one kind of product on one card."""
+    """One network, for one class of products on one card."""
 
     net: Net
     """Network that predicts log(measured seconds / modelled seconds) from a row of features."""
@@ -76,8 +76,8 @@ class Correction:
         """The factors on the modelled seconds, one for each row of features."""
         if not len(rows):
             return np.empty(0)
-        found: np.ndarray[Any, Any] = np.exp(np.clip(self.net.predict(np.asarray(rows)), -LIMIT, LIMIT))
-        return found
+        factors: np.ndarray[Any, Any] = np.exp(np.clip(self.net.predict(np.asarray(rows)), -LIMIT, LIMIT))
+        return factors
 
 
 @cache

@@ -20,8 +20,8 @@ _DEFAULT = -1
 _Environment = ctypes.c_uint32 * 16
 """More than a ``fenv_t`` of any architecture."""
 _MODES = {"x86_64": (7, 0xFFC0, 0x1F80), "aarch64": (0, 0xFFFFFFFF, 0)}
-_PLACE, _MODE, _USUAL = _MODES.get(platform.machine(), (0, 0, 1))
-"""The word of a ``fenv_t`` that is the mode, its bits that are not flags, and their default; elsewhere no mode is."""
+_INDEX, _MODE, _USUAL = _MODES.get(platform.machine(), (0, 0, 1))
+"""Index of the mode's word in a ``fenv_t``, its bits that are not flags, and their default; elsewhere there is none."""
 
 
 def _functions() -> tuple[Callable[..., int], Callable[..., int]] | None:
@@ -60,7 +60,7 @@ class DefaultMode:
             read, write = _FUNCTIONS
             before = _Environment()
             read(before)
-            if before[_PLACE] & _MODE != _USUAL:
+            if before[_INDEX] & _MODE != _USUAL:
                 write(_DEFAULT)
                 self._before = before
 

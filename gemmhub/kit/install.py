@@ -51,10 +51,10 @@ def origin() -> Path | None:
         return None
     if url.scheme != "file":
         return None
-    place = Path(unquote(url.path))
-    if place.suffix == ".whl" and place.parent.is_dir():
-        return place.parent
-    return place if _is_clone(place) else None
+    path = Path(unquote(url.path))
+    if path.suffix == ".whl" and path.parent.is_dir():
+        return path.parent
+    return path if _is_clone(path) else None
 
 
 def _is_clone(folder: Path) -> bool:

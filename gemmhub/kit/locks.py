@@ -19,14 +19,14 @@ from weakref import WeakSet
 
 _locks: WeakSet[Any] = WeakSet()
 _PATIENCE = 5.0
-"""Seconds that a fork waits at most for other threads to decide."""
+"""Maximum seconds that a fork waits for other threads to decide."""
 
 
 def lock() -> threading.RLock:
     """Return a re-entrant lock that is free in a forked child, unless the thread that forked holds it."""
-    made = threading.RLock()
-    _locks.add(made)
-    return made
+    new_lock = threading.RLock()
+    _locks.add(new_lock)
+    return new_lock
 
 
 class Busy(threading.local):
@@ -112,7 +112,7 @@ class Section:
 
 
 deciding = Section()
-"""The work of a first call of a kind before its product: imports, discovery, probing, preparing."""
+"""The work of the first call of a signature before its product: imports, discovery, probing, preparing."""
 
 
 def survive_forks() -> None:

@@ -1,4 +1,4 @@
-"""A base class for backends of devices, which probes the machine once, and what they answer where nothing is to do."""
+"""A base class for backends of devices, which probes the machine once, and their offer for problems without work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MachineBackend(Backend, Generic[M]):
     def __init__(self, look: Callable[[], M | Absent]) -> None:
         """``look`` returns the machine, or Absent with what is missing."""
         self._look = look
-        self._found: M | Absent | None = None
+        self._machine: M | Absent | None = None
         self._lock = locks.lock()
         """Lock for other facts that are determined once."""
 
@@ -36,18 +36,18 @@ class MachineBackend(Backend, Generic[M]):
 
     def _find(self) -> M | Absent:
         with self._lock:
-            if self._found is None:
-                self._found = self._look()
-            return self._found
+            if self._machine is None:
+                self._machine = self._look()
+            return self._machine
 
     @property
     def machine(self) -> M:
         """The machine. RuntimeError where :meth:`probe` returns Absent."""
-        found = self._found or self._find()
-        if isinstance(found, Absent):
-            raise RuntimeError(f"{found.reason}; {found.remedy}")
-        return found
+        machine = self._machine or self._find()
+        if isinstance(machine, Absent):
+            raise RuntimeError(f"{machine.reason}; {machine.remedy}")
+        return machine
 
     def probe(self) -> Ready | Absent:
-        found = self._find()
-        return found if isinstance(found, Absent) else self._ready(found)
+        machine = self._find()
+        return machine if isinstance(machine, Absent) else self._ready(machine)

@@ -22,8 +22,8 @@ class Net:
     training data, and those that were constant there are ignored.
     """
 
-    least: Array
-    most: Array
+    min: Array
+    max: Array
     """Greatest value of each feature in the training data."""
     mean: Array
     scale: Array
@@ -44,17 +44,17 @@ class Net:
 
     def predict(self, rows: Array) -> Array:
         """The output for each row of features."""
-        held = np.clip(np.asarray(rows, np.float32), self.least, self.most)
-        flow = (held - self.mean) * self.scale
+        clipped = np.clip(np.asarray(rows, np.float32), self.min, self.max)
+        flow = (clipped - self.mean) * self.scale
         for i, (weights, biases) in enumerate(self.layers[:-1]):
-            found = _silu(flow @ weights + biases)
-            flow = found if i == 0 else flow + found
+            step = _silu(flow @ weights + biases)
+            flow = step if i == 0 else flow + step
         weights, biases = self.layers[-1]
-        answer: Array = (flow @ weights + biases)[:, 0].astype(np.float64)
-        return answer
+        output: Array = (flow @ weights + biases)[:, 0].astype(np.float64)
+        return output
 
 
 def _silu(x: Array) -> Array:
     """x / (1 + exp(-x)), without overflow."""
-    found: Array = 0.5 * x * (1 + np.tanh(0.5 * x))
-    return found
+    result: Array = 0.5 * x * (1 + np.tanh(0.5 * x))
+    return result

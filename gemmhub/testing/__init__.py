@@ -15,22 +15,17 @@ from gemmhub.testing.memory import Memory, Unrepresentable
 
 if TYPE_CHECKING:
     from gemmhub.testing.suite import ConformanceSuite
-    from gemmhub.testing.torch_cuda import TorchMemory
 
 __all__ = [
-    "Case", "ConformanceSuite", "Memory", "Outcome", "TorchMemory", "Unrepresentable", "check", "draw", "matrix",
+    "Case", "ConformanceSuite", "Memory", "Outcome", "Unrepresentable", "check", "draw", "matrix",
     "taken",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    # The suite imports pytest, which only authors of tests have installed; the other needs torch at its first use.
+    # The suite imports pytest, which only authors of tests have installed.
     if name == "ConformanceSuite":
         from gemmhub.testing.suite import ConformanceSuite
 
         return ConformanceSuite
-    if name == "TorchMemory":
-        from gemmhub.testing.torch_cuda import TorchMemory
-
-        return TorchMemory
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,7 +29,7 @@ class Case:
     out: str = "row"
     batch: tuple[int, ...] = ()
     a_batch: str = "full"
-    """Batch of a: "full", or a kind of broadcasting: "stride0", "one" (dimensions of size 1), "missing", "outer" (the
+    """Batch of a: "full", or a form of broadcasting: "stride0", "one" (dimensions of size 1), "missing", "outer" (the
     outermost dimension is missing)."""
     b_batch: str = "full"
     alpha: complex = 1
@@ -94,7 +94,7 @@ class Case:
 
     @property
     def parts(self) -> dict[str, str]:
-        """What :attr:`gemmhub.backend.Backend.takes` names of the problem: forms of operands, activation, precision."""
+        """The parts of the problem in :attr:`gemmhub.backend.Backend.takes`: operands, activation, precision."""
         parts = {"c": self.c and "matrix", "bias": self.bias, **self.operands, "activation": self.activation}
         parts["precision"] = None if self.precision == "ieee" else self.precision
         return {name: form for name, form in parts.items() if form is not None}
@@ -111,7 +111,7 @@ class Case:
 
 
 def possible(values: Values) -> bool:
-    """Whether gemmhub ever makes this call, by the rules of its table of dtypes and of its options.
+    """Whether gemmhub ever passes such a problem to a backend, by the rules of its table of dtypes and of its options.
 
     ``values`` are fields of a case; missing ones are assumed to fit.
     """
@@ -123,21 +123,23 @@ def possible(values: Values) -> bool:
     except DTypeError:
         return False
     compute = dtypes.compute_dtype(a, b, out)
-    kind = dtypes.info(out).kind
+    dtype_class = dtypes.info(out).kind
     operands = [dtypes.info(a), dtypes.info(b)]
     scalars = [values.get("alpha", 1), values.get("beta", 0)]
-    if kind == "bool" and (values.get("c") or values.get("bias") or scalars[0] != 1):
+    if dtype_class == "bool" and (values.get("c") or values.get("bias") or scalars[0] != 1):
         return False
-    if kind in ("int", "uint") and any(x != int(x.real) or (kind == "uint" and x.real < 0) for x in scalars):
+    if dtype_class in ("int", "uint") and any(
+        x != int(x.real) or (dtype_class == "uint" and x.real < 0) for x in scalars
+    ):
         return False
-    if kind != "complex" and any(isinstance(x, complex) for x in scalars):
+    if dtype_class != "complex" and any(isinstance(x, complex) for x in scalars):
         return False
-    if not _operands_fit(values, kind):
+    if not _operands_fit(values, dtype_class):
         return False
     activation = values.get("activation")
     if activation and EPILOGUES[activation].arity > 1 and (values.get("c") == "out" or values.get("n", 0) % 2):
         return False
-    if activation and (kind in ("complex", "bool") or (activation != "relu" and kind in ("int", "uint"))):
+    if activation and (dtype_class in ("complex", "bool") or (activation != "relu" and dtype_class in ("int", "uint"))):
         return False
     single = compute.name in ("float32", "complex64")
     if values.get("precision", "ieee") != "ieee" and not (
@@ -150,16 +152,16 @@ def possible(values: Values) -> bool:
     return data == "normal" or any(x.inexact for x in operands)
 
 
-def _operands_fit(values: Values, kind: str) -> bool:
-    """Whether gemmhub takes the other operands of a case whose result is of this kind."""
+def _operands_fit(values: Values, dtype_class: str) -> bool:
+    """Whether gemmhub takes the other operands of a case whose result has this dtype class."""
     operands: Mapping[str, str] = values.get("operands", {})
     floating = [name for name in operands if OPERANDS[name].role in ("factor", "result") or name == "amax"]
     stacked = any(form.startswith("batch") for form in operands.values())
-    return not (floating and kind != "float") and not (stacked and values.get("batch") == ())
+    return not (floating and dtype_class != "float") and not (stacked and values.get("batch") == ())
 
 
 def lacking(case: Case, takes: Mapping[str, frozenset[str] | None]) -> list[tuple[str, str]]:
-    """Return what ``takes``, which is :attr:`gemmhub.backend.Backend.takes`, does not name of a case."""
+    """Return the parts of a case that ``takes``, which is :attr:`gemmhub.backend.Backend.takes`, does not name."""
     missing = []
     for name, form in case.parts.items():
         forms = takes.get(name, frozenset())

@@ -73,8 +73,8 @@ def _alone() -> Iterator[Values]:
             yield {**plain, **main, "m": 32, "n": 32, "k": 32, "bias": bias, "out": "col", "b": "col"}
     float32 = {**plain, "a_dtype": "float32", "b_dtype": "float32", "out_dtype": "float32"}
     # Scalars beyond float32's range, with operands that bring the result into range.
-    for kind, result in (("float32", "float32"), ("bfloat16", "float32"), ("complex64", "complex64")):
-        scaled = {**plain, "a_dtype": kind, "b_dtype": kind, "out_dtype": result, "m": 32, "n": 64, "k": 48}
+    for dtype, result in (("float32", "float32"), ("bfloat16", "float32"), ("complex64", "complex64")):
+        scaled = {**plain, "a_dtype": dtype, "b_dtype": dtype, "out_dtype": result, "m": 32, "n": 64, "k": 48}
         for alpha, data in ((1e40, "tiny"), (1e-42, "huge")):
             yield {**scaled, "alpha": alpha, "data": data}
             yield {**scaled, "data": data, "c": "row", "beta": alpha}
@@ -142,12 +142,12 @@ def _covering() -> Iterator[Values]:
 
 def _with_operands() -> Iterator[Values]:
     """The other operands of the table: every form alone, and together with every other part of the epilogue."""
-    for index, (kind, result) in enumerate((
+    for index, (dtype, result) in enumerate((
         ("float32", "float32"), ("bfloat16", "bfloat16"), ("float8_e4m3fn", "bfloat16"), ("int8", "float32"),
         ("float16", "float16"), ("float64", "float64"), ("int8", "float64"), ("uint8", "float32"),
     )):  # fmt: skip
-        plain = {**_plain(), "a_dtype": kind, "b_dtype": kind, "out_dtype": result}
-        square = {**plain, "m": 32, "n": 32, "k": 32}  # no shape tells the one axis from the other
+        plain = {**_plain(), "a_dtype": dtype, "b_dtype": dtype, "out_dtype": result}
+        square = {**plain, "m": 32, "n": 32, "k": 32}  # no shape distinguishes the axes
         for name in OPERANDS:
             for form in forms(name) if index < 4 and name not in ("c", "bias") else ():
                 batch = {"batch": (2,)} if form.startswith("batch") else {}
@@ -274,7 +274,7 @@ EPILOGUES: tuple[Values, ...] = (
 def draw_few_kernels(count: int, dtype: Callable[[np.random.Generator, bool], str], aligned: float) -> Iterator[Case]:
     """``count`` random problems for a backend that compiles kernels: few epilogues, sizes up to 360, some up to 2048.
 
-    ``dtype`` draws the operands' dtype, given whether there is an epilogue; with the probability ``aligned`` all sizes
+    ``dtype`` draws the operands' dtype from a flag for an epilogue; with the probability ``aligned`` all sizes
     are multiples of 8. The problems are the same in every run.
     """
     rng = np.random.default_rng(0)
@@ -284,13 +284,13 @@ def draw_few_kernels(count: int, dtype: Callable[[np.random.Generator, bool], st
         if rng.random() < aligned:
             m, n, k = (-(-size // 8) * 8 for size in (m, n, k))
         epilogue = EPILOGUES[rng.integers(len(EPILOGUES))]
-        kind = dtype(rng, bool(epilogue))
+        operand_dtype = dtype(rng, bool(epilogue))
         values: Values = {
-            "out_dtype": str(rng.choice([kind, "float32"])), "a": str(rng.choice(["row", "col"])),
+            "out_dtype": str(rng.choice([operand_dtype, "float32"])), "a": str(rng.choice(["row", "col"])),
             "b": str(rng.choice(["row", "col"])), "out": "row" if epilogue else str(rng.choice(["row", "col"])),
             "batch": (3,) if rng.random() < 0.1 else (),
         }  # fmt: skip
-        yield Case(m, n, k, kind, kind, **values, seed=i, **epilogue)
+        yield Case(m, n, k, operand_dtype, operand_dtype, **values, seed=i, **epilogue)
 
 
 def draw(rng: np.random.Generator, takes: Mapping[str, frozenset[str] | None] | None = None) -> Case:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gemmhub import dtypes
 from gemmhub.accuracy import Reference
-from gemmhub.backend import Backend, Kernel, Offer
+from gemmhub.backend import Backend, DirectEpilogue, Kernel, Offer
 from gemmhub.capability import Refusal
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DTypeError
@@ -66,12 +66,13 @@ def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
             if not problem.empty:  # gemmhub itself never runs a kernel for an empty result
                 worst = max(worst, _run(operands, kernel, name))
             # gemmhub passes only NumPy arrays to direct.
-            if kernel.direct is not None and problem.plain and memory.device.kind == "cpu":
+            if kernel.direct is not None and problem.plain and memory.device.type == "cpu":
                 operands.fill(case.seed)
                 _direct(operands, kernel.direct)
-            if kernel.direct_epilogue is not None and memory.device.kind == "cpu":
+            if kernel.direct_epilogue is not None and memory.device.type == "cpu":
                 operands.fill(case.seed)
-                worst = max(worst, _direct_epilogue(operands, kernel.direct_epilogue))
+                direct = call("direct_epilogue()", kernel.direct_epilogue, problem.m * problem.n * problem.batch_count)
+                worst = max(worst, 0.0 if direct is None else _direct_epilogue(operands, direct))
             if kernel.any_size and case.seed % 3 == 0:  # a third is enough, and as many again would double the time
                 worst = max(worst, _other_sizes(operands, kernel, name))
             worst = max(worst, _other_rows(operands, kernel, name))
@@ -147,7 +148,7 @@ def _run(operands: Operands, kernel: Kernel, name: str) -> float:
 def _other_sizes(operands: Operands, kernel: Kernel, name: str) -> float:
     """Run a kernel that takes its sizes from the operands on other ones; return the worst error/bound."""
     case, problem = operands.case, operands.problem
-    require(problem.device.kind == "cpu", f"candidate {name!r} states any_size, which addresses alone do not give")
+    require(problem.device.type == "cpu", f"candidate {name!r} states any_size, which addresses alone do not give")
 
     def size(x: int, step: int) -> int:
         return x // 2 if case.seed % 2 else 2 * x + step
@@ -162,8 +163,8 @@ def _other_sizes(operands: Operands, kernel: Kernel, name: str) -> float:
     worst = _run(other, kernel, label)
     if kernel.direct is not None and other.problem.plain:
         with np.errstate(all="ignore"):
-            made = call(f"{label}: direct()", kernel.direct, other.a.array, other.b.array, None)
-        worst = max(worst, _compare(other, np.asarray(made).reshape(other.out.shape), label))
+            result = call(f"{label}: direct()", kernel.direct, other.a.array, other.b.array, None)
+        worst = max(worst, _compare(other, np.asarray(result).reshape(other.out.shape), label))
     return worst
 
 
@@ -248,7 +249,7 @@ def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None
         operands.poison(i)
         call("run()", operands.run, each)
         results.append(b"".join(x.read()[0].tobytes() for x in operands.written.values()))
-    if kernel.direct is not None and problem.plain and operands.memory.device.kind == "cpu":
+    if kernel.direct is not None and problem.plain and operands.memory.device.type == "cpu":
         with np.errstate(all="ignore"):
             results.append(call("direct()", kernel.direct, operands.a.array, operands.b.array, None).tobytes())
     require(len(set(results)) == 1, "deterministic=True was accepted, but the results of equal calls differ in bits")
@@ -275,11 +276,11 @@ def _threads(operands: Operands, kernel: Kernel) -> float:
 
 
 def _packed(backend: Backend, operands: Operands) -> Outcome:
-    """Check ``pack``: its copy serves any m, and a new one is made by each call."""
+    """Check ``pack``: its copy serves any m, and each call returns a new one."""
     case, typical = operands.case, _typical(operands.problem)
-    asked = offered(backend, typical)
-    if isinstance(asked, Refusal):
-        return Outcome(asked)
+    typical_offer = offered(backend, typical)
+    if isinstance(typical_offer, Refusal):
+        return Outcome(typical_offer)
     operands.fill(case.seed)
     old = operands.b.values.copy()
     first = call("pack()", backend.pack, operands.b.array, typical)
@@ -323,7 +324,7 @@ def _typical(problem: GemmProblem) -> GemmProblem:
         return Operand(dtype, MatrixLayout.contiguous(rows, cols), dtype.itemsize)
 
     right = dense(b, problem.k, problem.n)
-    if problem.device.kind != "cpu":  # kernels get addresses: the problem has the strides
+    if problem.device.type != "cpu":  # kernels get addresses: the problem has the strides
         right = replace(problem.b, layout=replace(problem.b.layout, batch=(), batch_strides=()))
     return GemmProblem(
         m=problem.m, n=problem.n, k=problem.k, a=dense(a, problem.m, problem.k), b=right,
@@ -339,8 +340,8 @@ def _multiply_packed(backend: Backend, operands: Operands, packed: object, typic
     problem = replace(problem, b=replace(problem.b, layout=layout), packed_by=backend.name)
     offer = offered(backend, problem)
     if isinstance(offer, Refusal):
-        kinds = [(x.out.dtype, x.compute_dtype) for x in (problem, typical)]
-        like = problem.plain and kinds[0] == kinds[1]
+        result_dtypes = [(x.out.dtype, x.compute_dtype) for x in (problem, typical)]
+        like = problem.plain and result_dtypes[0] == result_dtypes[1]
         require(not like, f"{label}: pack() returned a packed form, but offer() refuses to use it: {offer!r}")
         return Outcome(offer)
     kernel = _prepare(backend, problem, offer.first.name, offer.workspace)
@@ -356,9 +357,9 @@ def _direct(operands: Operands, direct: Callable[[Array, Array, Array | None], A
     def multiply(label: str, x: Array, y: Array, into: Array | None, shape: tuple[int, ...]) -> Array:
         with np.errstate(all="ignore"):
             result = np.asarray(call(label, direct, x, y, into))
-        given = f"{result.dtype} of shape {result.shape}"
+        returned = f"{result.dtype} of shape {result.shape}"
         require(
-            result.shape == shape and result.dtype == out.dtype, f"{label} returned {given}, not {out.dtype} {shape}"
+            result.shape == shape and result.dtype == out.dtype, f"{label} returned {returned}, not {out.dtype} {shape}"
         )
         _compare(operands, result.reshape(out.shape), label)
         return result
@@ -379,21 +380,21 @@ def _direct(operands: Operands, direct: Callable[[Array, Array, Array | None], A
             _compare(operands, own, "direct(a, b, a), the array a itself")
 
 
-def _direct_epilogue(operands: Operands, direct: Callable[..., Array]) -> float:
-    """Check ``direct_epilogue`` without and with ``out``; return the worst error/bound."""
+def _direct_epilogue(operands: Operands, direct: DirectEpilogue) -> float:
+    """Check the results of ``direct_epilogue`` without and with ``out``; return the worst error/bound."""
     case, out, worst = operands.case, operands.out, 0.0
     if any(OPERANDS[name].written for name in operands.others):
         return worst
-    given = {name: placed.array for name, placed in operands.inputs.items()}
+    arguments: dict[str, Any] = {name: placed.array for name, placed in operands.inputs.items()}
     if case.c == "out":
-        given["c"] = out.array
-    a, b = given.pop("a"), given.pop("b")
+        arguments["c"] = out.array
+    a, b = arguments.pop("a"), arguments.pop("b")
+    arguments |= {"alpha": case.alpha, "beta": case.beta}
     for into in (out.array,) if case.c == "out" else (None, out.array):
         label = f"direct_epilogue(..., out={'None' if into is None else 'out'})"
         with np.errstate(all="ignore"):
-            made = call(label, direct, a, b, into, case.alpha, case.beta, None, **given)
-        if made is not NotImplemented:
-            whole = (made.shape, made.dtype) == ((*case.batch, case.m, case.out_columns), out.dtype)
-            require(whole, f"{label} returned {made.dtype} of shape {made.shape}")
-            worst = max(worst, _compare(operands, made, label) if into is None else _verify(operands, label))
+            result = call(label, direct, a, b, into, arguments)
+        as_described = (result.shape, result.dtype) == ((*case.batch, case.m, case.out_columns), out.dtype)
+        require(as_described, f"{label} returned {result.dtype} of shape {result.shape}")
+        worst = max(worst, _compare(operands, result, label) if into is None else _verify(operands, label))
     return worst

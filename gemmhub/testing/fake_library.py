@@ -47,12 +47,12 @@ class FakeLibrary:
     def _exported(self, name: str) -> Callable[..., int]:
         method = getattr(self, f"_{name}")
 
-        def call(*given: Any) -> int:
+        def call(*arguments: Any) -> int:
             self.calls.append(name)
             if name in self.faults:
                 return self.faults[name]
             try:
-                return method(*given) or 0
+                return method(*arguments) or 0
             except Exception as error:
                 self.complain(f"{name}: {type(error).__name__}: {error}")
                 return self.failed
@@ -60,6 +60,6 @@ class FakeLibrary:
         return call
 
 
-def put(address: int, kind: Any, value: Any) -> None:
-    """Write ``value`` to ``address``, as ``kind``, a ctypes type."""
-    kind.from_address(address).value = value
+def put(address: int, ctype: Any, value: Any) -> None:
+    """Write ``value`` to ``address`` as an instance of ``ctype``, a ctypes type."""
+    ctype.from_address(address).value = value

@@ -49,11 +49,11 @@ def _forms(row: Row) -> dict[str, Shape]:
     pairs = [*combinations(names, names)]
     # Of the shapes of one form the last is kept: that of most dimensions.
     shapes = [(), *((name,) for name in names), *pairs, *(("batch", *pair) for pair in pairs)]
-    found: dict[str, Shape] = {}
+    by_form: dict[str, Shape] = {}
     for shape in shapes:
         array = np.empty([sizes[name] for name in shape], row.dtypes(_TYPICAL)[0])
         try:
-            found[described(row.name, array, _TYPICAL)[1].form] = shape
+            by_form[described(row.name, array, _TYPICAL)[1].form] = shape
         except InputError:
             continue
-    return found
+    return by_form

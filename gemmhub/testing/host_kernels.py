@@ -1,6 +1,6 @@
 """GPU kernels compiled by g++ and run on the host, where an emulator stands in for the GPU's instructions.
 
-An emulator is a folder of C++ files. Those with the name of a kernel's file take its place. ``kernel.cpp`` includes
+An emulator is a folder of C++ files. Those with the name of a kernel's file replace it. ``kernel.cpp`` includes
 ``machine.hpp`` and then a kernel, by macros; the other sources are compiled once for all kernels, together with the
 fibers and barriers of ``gemmhub/testing/simt``::
 
@@ -28,7 +28,7 @@ _HEADER, _KERNEL = "machine.hpp", "kernel.cpp"
 
 
 class CompileError(RuntimeError):
-    """What g++ printed when it did not compile a kernel."""
+    """The output of a g++ that did not compile a kernel."""
 
 
 class HostKernels:
@@ -61,14 +61,14 @@ class HostKernels:
 
         ``changes`` are (file, old text, new text), for tests that break the kernel.
         """
-        given = [f"-D{name}={value}" for name, value in sorted(macros.items())]
-        digest = hashlib.sha256(repr((given, tuple(changes))).encode()).hexdigest()[:16]
+        definitions = [f"-D{name}={value}" for name, value in sorted(macros.items())]
+        digest = hashlib.sha256(repr((definitions, tuple(changes))).encode()).hexdigest()[:16]
         path, sources = self._folder / f"{digest}.so", self.sources()
         with self._locks[path]:
             if not path.exists():
                 folder = self.changed(changes) if changes else sources
                 files = str(folder / _KERNEL), str(sources / "machine.o")
-                _compile(["-shared", *given, "-I", str(sources), "-o", str(path), *files])
+                _compile(["-shared", *definitions, "-I", str(sources), "-o", str(path), *files])
         return ctypes.CDLL(str(path))
 
     def changed(self, changes: Sequence[tuple[str, str, str]]) -> Path:

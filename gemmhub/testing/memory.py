@@ -136,7 +136,7 @@ class Placed:
     @property
     def alignment(self) -> int:
         """The alignment in bytes, as :class:`~gemmhub.problem.Operand` defines it."""
-        if self.memory.device.kind == "cpu":
+        if self.memory.device.type == "cpu":
             return self.dtype.itemsize
         return self.offset & -self.offset if self.offset % 256 else 256
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _FLUSH = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
-"""Where a ``fenv_t`` has the control word of this architecture, and its bits that flush subnormals."""
+"""Index of the control word in a ``fenv_t``, and its bits that flush subnormals, by architecture."""
 
 
 def known() -> bool:

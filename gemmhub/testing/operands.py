@@ -21,7 +21,9 @@ from gemmhub.testing.forms import shape
 from gemmhub.testing.memory import HOST, Array, Memory, Placed, Unrepresentable, strides
 
 
-def draw_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, kind: str, exact: bool) -> Array:
+def draw_values(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, distribution: str, exact: bool
+) -> Array:
     """Draw the values of one operand.
 
     "normal": standard normal; for integer results integers over their whole range (products wrap).
@@ -44,37 +46,39 @@ def draw_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, 
     if facts.kind == "complex":
         part = np.dtype(np.float32 if facts.itemsize == 8 else np.float64)
         values = np.empty(shape, dtype)
-        values.real, values.imag = (draw_values(rng, shape, part, kind, exact) for _ in range(2))
+        values.real, values.imag = (draw_values(rng, shape, part, distribution, exact) for _ in range(2))
         return values
     values = rng.standard_normal(shape)
-    if kind == "wide":
+    if distribution == "wide":
         low, high = {
             "float16": (-22, 2), "float8_e4m3fn": (-5, 2), "float8_e5m2": (-12, 3), "float64": (-150, 150),
         }.get(facts.name, (-20, 20))  # fmt: skip
         values = np.ldexp(values, rng.integers(low, high, shape))
-    elif kind in ("tiny", "huge"):
-        values = np.ldexp(values, -60 if kind == "tiny" else 60)
-    elif kind == "large":
+    elif distribution in ("tiny", "huge"):
+        values = np.ldexp(values, -60 if distribution == "tiny" else 60)
+    elif distribution == "large":
         values = rng.uniform(60.0, 300.0, shape)
-    elif kind.endswith("_trap"):
+    elif distribution.endswith("_trap"):
         # 1 + steps that the short format represents + just below half a step of it.
         step, low_part = {
             "tf32_trap": (2.0**-10, 2.0**-11), "bf16_trap": (2.0**-7, 2.0**-8),
             "bf16x2_trap": (2.0**-7, 2.0**-9 + 2.0**-17),
-        }[kind]  # fmt: skip
+        }[distribution]  # fmt: skip
         values = 1.0 + rng.integers(0, 16, shape) * step + low_part - rng.integers(1, 8, shape) * 2.0**-22
-    elif kind == "nonfinite" and values.size:
+    elif distribution == "nonfinite" and values.size:
         for bad in (np.nan, np.inf, -np.inf):
             values[tuple(rng.integers(0, size) for size in shape)] = bad
     with np.errstate(all="ignore"):
         return values.astype(dtype)
 
 
-def _broadcast(batch: tuple[int, ...], how: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(batch dimensions of the array, those of its memory) for a kind of broadcasting."""
-    if how in ("missing", "stride0", "one"):
-        return {"missing": (), "stride0": batch, "one": (1,) * len(batch)}[how], (1,) * (how != "missing") * len(batch)
-    return (batch[1:], batch[1:]) if how == "outer" else (batch, batch)
+def _broadcast(batch: tuple[int, ...], form: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(batch dimensions of the array, those of its memory) for a form of broadcasting."""
+    if form in ("missing", "stride0", "one"):
+        return {"missing": (), "stride0": batch, "one": (1,) * len(batch)}[form], (1,) * (form != "missing") * len(
+            batch
+        )
+    return (batch[1:], batch[1:]) if form == "outer" else (batch, batch)
 
 
 class Operands:
@@ -95,7 +99,7 @@ class Operands:
         self.others: dict[str, Placed] = {}
         """The operands beside a, b and out in memory of their own, by name."""
         self.arrays: dict[str, Array] = {}
-        """What a kernel receives of the operands beside a, b and out."""
+        """The arrays that a kernel receives for the operands beside a, b and out."""
         operands: dict[str, Described] = {}
         for name in OPERANDS:
             if name == "c" and case.c == "out":
@@ -114,13 +118,14 @@ class Operands:
         self.previous: dict[str, Array] = {}
         """Values of the inputs before the last rewrite."""
 
-    def _matrix(self, dtype: DType, rows: int, cols: int, layout: str, how: str) -> Placed:
-        shape, stored = _broadcast(self.case.batch, how)
-        lie = strides(layout, stored, rows, cols)
+    def _matrix(self, dtype: DType, rows: int, cols: int, layout: str, form: str) -> Placed:
+        shape, stored = _broadcast(self.case.batch, form)
+        placement = strides(layout, stored, rows, cols)
         # Where one matrix serves all (memory 1, array more), the array has a stride of 0.
-        steps = tuple(0 if x == 1 else step for x, step in zip(stored, lie.batch))
-        first = self.case.offset + lie.first
-        return Placed(self.memory, dtype, (*shape, rows, cols), (*steps, lie.row, lie.col), first, lie.size)
+        steps = tuple(0 if x == 1 else step for x, step in zip(stored, placement.batch))
+        first = self.case.offset + placement.first
+        steps = (*steps, placement.row, placement.col)
+        return Placed(self.memory, dtype, (*shape, rows, cols), steps, first, placement.size)
 
     def _operand(self, placed: Placed) -> Operand:
         return Operand(placed.dtype, layout(placed.values, self.case.batch), placed.alignment)
@@ -162,7 +167,7 @@ class Operands:
         return {"out": self.out, **{name: x for name, x in self.others.items() if OPERANDS[name].written}}
 
     def fill(self, seed: int, b: Array | None = None) -> None:
-        """Draw new values for all inputs (except a given ``b``) from ``seed``, into the same memory."""
+        """Draw new values for all inputs (except ``b`` where it is passed) from ``seed``, into the same memory."""
         if self.filled:
             self.previous = {name: placed.values.copy() for name, placed in self.inputs.items()}
         self.filled, self.seed = True, seed

@@ -33,17 +33,17 @@ def problem(
     ``out`` is the dtype of the result, by default ``dtype``; ``a``, ``b`` and ``d`` are the orders of the operands and
     the result, "row" or "col". ``changes`` may name operands of the table, too.
     """
-    kind, result = as_dtype(dtype), as_dtype(out or dtype)
+    operand_dtype, result = as_dtype(dtype), as_dtype(out or dtype)
     operands = Operands({name: changes.pop(name) for name in OPERANDS if name in changes})
     values: dict[str, Any] = {
         "a": operand(dtype, m, k, a, batch), "b": operand(dtype, k, n, b, batch),
         "out": operand(result.name, m, columns(changes.get("activation"), n), d, batch), "batch": batch,
-        "compute_dtype": compute_dtype(kind, kind, result), "operands": operands,
+        "compute_dtype": compute_dtype(operand_dtype, operand_dtype, result), "operands": operands,
     }  # fmt: skip
     return GemmProblem(m=m, n=n, k=k, **{**values, **changes})
 
 
-def unsigned_bytes(asked: GemmProblem) -> tuple[GemmProblem, ...]:
-    """The int8 problem ``asked`` with uint8 for a, for b, and for both; the result stays int32."""
-    a, b = (replace(x, dtype=as_dtype("uint8")) for x in (asked.a, asked.b))
-    return replace(asked, a=a), replace(asked, b=b), replace(asked, a=a, b=b)
+def unsigned_bytes(signed: GemmProblem) -> tuple[GemmProblem, ...]:
+    """The int8 problem ``signed`` with uint8 for a, for b, and for both; the result stays int32."""
+    a, b = (replace(x, dtype=as_dtype("uint8")) for x in (signed.a, signed.b))
+    return replace(signed, a=a), replace(signed, b=b), replace(signed, a=a, b=b)

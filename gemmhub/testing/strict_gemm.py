@@ -69,8 +69,8 @@ def strict_gemm(
     In ``order`` "col" element (i, j) of a stored matrix is at ``offset + i + j * ld``, in "row" at
     ``offset + i * ld + j``. ``batch`` is (count, stride_a, stride_b, stride_c, stride_d) in elements.
     ``bias`` has one element per row of D (``bias_axis`` "m") or per column ("n"). With ``beta`` 0, C is never
-    read and may be None; A and B are read for any ``alpha``. Sums are formed in the widest type of the
-    kind (float64, complex128, or int64 where every dtype is an integer) and rounded once, to D's dtype.
+    read and may be None; A and B are read for any ``alpha``. Sums are computed in the widest dtype of the
+    dtype class (float64, complex128, or int64 where every dtype is an integer) and rounded once, to D's dtype.
 
     Raises :class:`StrictGemmError` and then has written nothing.
     """
@@ -91,9 +91,9 @@ def strict_gemm(
     }
     for name, ld in (("lda", lda), ("ldb", ldb), ("ldc", ldc), ("ldd", ldd)):
         rows, cols = stored[name[-1]]
-        least = max(1, rows if order == "col" else cols)
-        if ld < least:
-            raise StrictGemmError(name, str(ld), f"at least {least}, for {rows} x {cols} stored by {order}")
+        min_ld = max(1, rows if order == "col" else cols)
+        if ld < min_ld:
+            raise StrictGemmError(name, str(ld), f"at least {min_ld}, for {rows} x {cols} stored by {order}")
     if (bias is None) != (bias_axis is None) or bias_axis not in (None, "m", "n"):
         raise StrictGemmError("bias_axis", repr(bias_axis), '"m" or "n" with a bias, None without')
     if bias is not None and bias.shape != (m if bias_axis == "m" else n,):

@@ -32,8 +32,8 @@ def _probed(make: Callable[[], Backend]) -> tuple[Backend, Ready | Absent]:
 
 @cache
 def _fresh_seed() -> int:
-    given = os.environ.get(SEED_VARIABLE)
-    return int(given) if given else int(np.random.SeedSequence().generate_state(1)[0])
+    text = os.environ.get(SEED_VARIABLE)
+    return int(text) if text else int(np.random.SeedSequence().generate_state(1)[0])
 
 
 class ConformanceSuite:
@@ -66,24 +66,24 @@ class ConformanceSuite:
             metafunc.parametrize("draw_index", range(self.random_problems))
 
     def _backend(self) -> Backend:
-        backend, found = _probed(type(self).backend)
-        if isinstance(found, Absent):
-            pytest.skip(f"{backend.name}: {found.reason} ({found.remedy})")
+        backend, probed = _probed(type(self).backend)
+        if isinstance(probed, Absent):
+            pytest.skip(f"{backend.name}: {probed.reason} ({probed.remedy})")
         return backend
 
     def test_probe(self) -> None:
         """The name is valid; the answer is Ready with this memory's device, or Absent with a reason and a remedy."""
-        backend, found = _probed(type(self).backend)
+        backend, probed = _probed(type(self).backend)
         assert isinstance(backend.name, str) and backend.name == backend.name.lower() != "", (  # noqa: PT018
             f"name is {backend.name!r}, not a lower-case word"
         )
-        if isinstance(found, Absent):
-            honest(found, "probe()")
+        if isinstance(probed, Absent):
+            honest(probed, "probe()")
         self._backend()
-        assert isinstance(found, Ready), f"probe() returned {found!r}, neither Ready nor Absent"
-        assert self.memory.device in found.devices, f"probe() lists {found.devices}, not {self.memory.device}"
-        texts: list[Any] = [x for pair in found.versions.items() for x in pair]
-        assert all(isinstance(x, str) for x in (*texts, *found.features)), "versions and features are strings"
+        assert isinstance(probed, Ready), f"probe() returned {probed!r}, neither Ready nor Absent"
+        assert self.memory.device in probed.devices, f"probe() lists {probed.devices}, not {self.memory.device}"
+        texts: list[Any] = [x for pair in probed.versions.items() for x in pair]
+        assert all(isinstance(x, str) for x in (*texts, *probed.features)), "versions and features are strings"
 
     def test_accepts_something(self) -> None:
         """Some case is accepted: a backend that refuses every case would pass all other tests."""

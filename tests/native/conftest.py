@@ -10,6 +10,8 @@ import pytest
 from gemmhub.kit import native
 from gemmhub.kit.native import Recipe, cache
 
+pytestmark = pytest.mark.compiler
+
 
 @pytest.fixture(autouse=True)
 def cache_dir(tmp_path, monkeypatch):

@@ -209,7 +209,7 @@ def test_the_content_is_read_once_in_a_process(cache_dir, monkeypatch):
 
 
 def test_what_was_verified_is_kept_for_so_many_files_only(cache_dir, monkeypatch):
-    monkeypatch.setattr(cache, "MOST_VERIFIED", 4)
+    monkeypatch.setattr(cache, "MAX_VERIFIED", 4)
     for number in range(9):
         assert find(f"{store(f'{number}.so', b'x').name.split('.')[0]}.so")
     assert len(cache.verified) <= 4

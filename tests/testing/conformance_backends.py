@@ -670,11 +670,11 @@ class DirectWithoutBias(RightBackend):
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         kernel = super().prepare(problem, candidate, workspace_limit)
 
-        def direct(a: Array, b: Array, out: Array | None, *rest: Any, **operands: Array) -> Array:
+        def direct(a: Array, b: Array, out: Array | None, options: Mapping[str, Any]) -> Array:
             out = np.empty((*problem.batch, problem.m, problem.out_columns), problem.out.dtype) if out is None else out
-            operands.pop("bias", None)
-            kernel.run(a, b, out, *rest, **operands)
+            operands = {name: options[name] for name in problem.operands if name != "bias"}
+            kernel.run(a, b, out, options["alpha"], options["beta"], None, **operands)
             return out
 
         simple = problem.operands.keys() <= {"c", "bias"}
-        return replace(kernel, direct_epilogue=direct) if simple else kernel
+        return replace(kernel, direct_epilogue=lambda size: direct) if simple else kernel

@@ -110,8 +110,8 @@ def first_failure(backend: RightBackend) -> str:
         ("FalselyInsensitive", "layout_sensitive is False"),
         ("ExchangesGate", "activation='swiglu.*wrong result"),
         ("OtherGelu", "likely: gelu was not applied: gelu_tanh was, in place of it"),
-        ("WithoutScaleA", r"likely: scales of operands \(scale_a=\) did not enter"),
-        ("WithoutScaleB", r"likely: scales of operands \(scale_b=\) did not enter"),
+        ("WithoutScaleA", r"likely: quantization scales \(scale_a=\) did not enter"),
+        ("WithoutScaleB", r"likely: quantization scales \(scale_b=\) did not enter"),
         ("WithoutScaleOut", r"likely: a scale of the result \(scale_out=\) did not enter"),
         ("WithoutAmax", "wrong amax.*1 of 1 elements are off"),
         ("NextBlock", "'scale_b': '.*wrong result"),
@@ -316,3 +316,13 @@ def test_suite_notices_that_everything_is_refused(pytester: pytest.Pytester) -> 
     result = run_suite(pytester, "RefusesAll", step=100, random=1)
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(["*right refuses every case of the matrix*"])
+
+
+def test_nothing_is_imported_early():
+    """The kit does not need pytest, nor an array library."""
+    script = "import sys, gemmhub.testing; print(*sys.modules)"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert "gemmhub.testing.check" in loaded
+    assert not loaded & {"pytest", "torch"}

@@ -9,6 +9,8 @@ import pytest
 
 from gemmhub.testing.host_kernels import SIMT, CompileError, HostKernels
 
+pytestmark = pytest.mark.compiler
+
 FIBERS = r"""
 #include "simt/fiber.hpp"
 #include <cstdio>

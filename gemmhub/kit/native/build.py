@@ -48,10 +48,10 @@ class Recipe:
     """Other facts that the result depends on, such as the output of ``mcc --version``."""
 
 
-_MOST = 1024
+_MAX_ENTRIES = 1024
 
 _failures: OrderedDict[str, Refusal] = OrderedDict()
-"""Failures of this process by key, at most _MOST: a second request must not cost another half minute."""
+"""Failures of this process by key, at most _MAX_ENTRIES: a second request must not cost another half minute."""
 
 
 def forget() -> None:
@@ -76,21 +76,21 @@ def build(recipe: Recipe, *, timeout: float = 300.0) -> Path | Refusal:
     except OSError as error:
         return Refusal(f"a file that {recipe.name} is built from cannot be read: {error}", "install its package again")
     file_name = f"{recipe.name}-{key}{recipe.suffix}"
-    found = cache.find(file_name)
-    if found is not None:
-        return found
+    built = cache.find(file_name)
+    if built is not None:
+        return built
     if key in _failures:
         return _failures[key]
     try:
         folder = cache.folder().path
         with _locked(folder / f"{file_name}.lock", timeout):
-            # Another process, or thread, may have made it, or failed, while this one waited.
-            answer = cache.find(file_name) or _failures.get(key)
-            if answer is None:
-                answer = _compile(recipe, compiler, folder, file_name, timeout)
-            if isinstance(answer, Refusal) and not _full(answer.traceback or ""):  # the user may free space
-                keep(_failures, key, answer, _MOST)
-            return answer
+            # Another process, or thread, may have built it, or failed, while this one waited.
+            outcome = cache.find(file_name) or _failures.get(key)
+            if outcome is None:
+                outcome = _compile(recipe, compiler, folder, file_name, timeout)
+            if isinstance(outcome, Refusal) and not _full(outcome.traceback or ""):  # the user may free space
+                keep(_failures, key, outcome, _MAX_ENTRIES)
+            return outcome
     except TimeoutError:
         return Refusal(
             f"another process has been building {recipe.name} for {timeout:.3g} s", "wait for it to end, or end it"
@@ -148,14 +148,14 @@ def _locked(path: Path, timeout: float) -> Iterator[None]:
 def _compile(recipe: Recipe, compiler: str, folder: Path, file_name: str, timeout: float) -> Path | Refusal:
     """Compile in a temporary folder beside the target, and move the result to it atomically."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-", ignore_cleanup_errors=True) as own:
-        made = Path(own) / f"{recipe.name}{recipe.suffix}"
+        built = Path(own) / f"{recipe.name}{recipe.suffix}"
         sources = (str(source.absolute()) for source in recipe.sources)
-        command = (compiler, *recipe.compiler[1:], *sources, "-o", str(made), *recipe.flags)
+        command = (compiler, *recipe.compiler[1:], *sources, "-o", str(built), *recipe.flags)
         outcome = run(command, timeout=timeout, folder=Path(own))
         if outcome.failure:
             return _refusal(recipe, outcome, folder)
         try:
-            return cache.adopt(file_name, made, folder)
+            return cache.adopt(file_name, built, folder)
         except FileNotFoundError:
             return _refusal(recipe, Outcome(outcome.command, outcome.output, "no file was written"), folder)
 

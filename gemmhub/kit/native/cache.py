@@ -38,8 +38,8 @@ _DIGITS = 32
 _DIGEST = re.compile(rf"(.*)\.([0-9a-f]{{{_DIGITS}}})(\.[^.]*)$", re.DOTALL)
 """The name of a stored file: that without the digest of its content, the digest, and the suffix."""
 _DAY = 86400.0
-MOST_VERIFIED = 4096
-"""The most files in :data:`verified`."""
+MAX_VERIFIED = 4096
+"""Maximum number of files in :data:`verified`."""
 
 temporary_folders: dict[int, Path] = {}
 """The temporary folder of this process, by process id: a forked child creates its own."""
@@ -92,8 +92,8 @@ def find(file_name: str) -> Path | None:
 
     It is searched in the user's cache (which may be read-only) and in the temporary one.
     """
-    for place in _places():
-        for path in _versions(place, file_name):
+    for directory in _usable_folders():
+        for path in _versions(directory, file_name):
             reason = doubt(path)
             if not reason:
                 return path
@@ -104,18 +104,18 @@ def find(file_name: str) -> Path | None:
 def stored() -> frozenset[str]:
     """The names under which files are stored in the usable folders; the files need not be intact."""
     names: set[str] = set()
-    for place in _places():
+    for directory in _usable_folders():
         with suppress(OSError):
-            names.update(found[1] + found[3] for found in map(_DIGEST.match, os.listdir(place)) if found)
+            names.update(match[1] + match[3] for match in map(_DIGEST.match, os.listdir(directory)) if match)
     return frozenset(names)
 
 
-def shipped(place: Path, file_name: str) -> Path | None:
-    """The intact file of a distribution that is stored as ``file_name`` in its folder ``place``; None without one.
+def shipped(directory: Path, file_name: str) -> Path | None:
+    """The intact file of a distribution that is stored as ``file_name`` in its folder ``directory``; None without one.
 
     Its owner may be any user: the Python code beside it has the same. Its content is read at each call.
     """
-    for path in _versions(place, file_name):
+    for path in _versions(directory, file_name):
         try:
             with path.open("rb") as stream:
                 if content_digest(stream.fileno()) == _digest_of(path):
@@ -128,8 +128,8 @@ def shipped(place: Path, file_name: str) -> Path | None:
 
 def read(file_name: str) -> bytes | None:
     """The content of the cached file stored as ``file_name``: the same bytes that were verified."""
-    for place in _places():
-        for path in _versions(place, file_name):
+    for directory in _usable_folders():
+        for path in _versions(directory, file_name):
             try:
                 with _opened(path) as handle, os.fdopen(os.dup(handle), "rb") as stream:
                     content = stream.read()
@@ -147,10 +147,10 @@ def store(file_name: str, content: bytes) -> Path:
 
     Raises OSError where neither folder can be written to.
     """
-    place = folder().path
-    path = place / named(file_name, hashlib.sha256(content).hexdigest())
+    directory = folder().path
+    path = directory / named(file_name, hashlib.sha256(content).hexdigest())
     if doubt(path):
-        handle, draft = tempfile.mkstemp(dir=place, prefix=".draft-")  # readable and writable by the user only
+        handle, draft = tempfile.mkstemp(dir=directory, prefix=".draft-")  # readable and writable by the user only
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(content)
@@ -158,20 +158,20 @@ def store(file_name: str, content: bytes) -> Path:
         except BaseException:
             os.unlink(draft)
             raise
-    for other in _versions(place, file_name):
+    for other in _versions(directory, file_name):
         if other != path:
             with suppress(OSError):
                 other.unlink()
     return path
 
 
-def adopt(file_name: str, made: Path, place: Path) -> Path:
-    """Move the file ``made`` from a folder in ``place`` to its name in ``place`` atomically; return its path."""
-    os.chmod(made, stat.S_IMODE(made.stat().st_mode) & 0o700)  # for any umask
-    with made.open("rb") as stream:
-        path = place / named(file_name, content_digest(stream.fileno()))
-    os.replace(made, path)
-    for other in _versions(place, file_name):
+def adopt(file_name: str, built: Path, directory: Path) -> Path:
+    """Move the file ``built`` from a folder in ``directory`` to its name there atomically; return its path."""
+    os.chmod(built, stat.S_IMODE(built.stat().st_mode) & 0o700)  # for any umask
+    with built.open("rb") as stream:
+        path = directory / named(file_name, content_digest(stream.fileno()))
+    os.replace(built, path)
+    for other in _versions(directory, file_name):
         if other != path and doubt(other):  # damaged: otherwise every process reads it and rejects it
             with suppress(OSError):
                 other.unlink()
@@ -204,7 +204,7 @@ def doubt(path: Path) -> str:
                 return _damaged(path)
     except OSError as error:
         return str(error.strerror or error)
-    if len(verified) >= MOST_VERIFIED:
+    if len(verified) >= MAX_VERIFIED:
         verified.clear()
     verified[path] = facts
     return ""
@@ -230,10 +230,10 @@ def distrust(path: Path) -> str:
     return ""
 
 
-def sweep(place: Path) -> None:
+def sweep(directory: Path) -> None:
     """Remove leftovers of killed builds: drafts older than a day, locks older than a week."""
     now = time.time()
-    with suppress(OSError), os.scandir(place) as entries:
+    with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             draft = entry.name.startswith((".build-", ".draft-"))
             if not draft and not entry.name.endswith(".lock"):
@@ -277,30 +277,30 @@ def _folders() -> list[Path]:
     return [_resolved(wanted()), *([own] if own else [])]
 
 
-def _places() -> list[Path]:
+def _usable_folders() -> list[Path]:
     """The usable folders."""
     trusted = []
-    for place in _folders():
+    for directory in _folders():
         with suppress(OSError):
-            if not distrust(place):
-                trusted.append(place)
+            if not distrust(directory):
+                trusted.append(directory)
     return trusted
 
 
-def _versions(place: Path, file_name: str) -> list[Path]:
+def _versions(directory: Path, file_name: str) -> list[Path]:
     """All files stored as ``file_name``: usually one, or none."""
     stem, suffix = os.path.splitext(file_name)
     pattern = re.compile(f"{re.escape(stem)}\\.[0-9a-f]{{{_DIGITS}}}{re.escape(suffix)}")
     try:
-        return sorted(place / name for name in os.listdir(place) if pattern.fullmatch(name))
+        return sorted(directory / name for name in os.listdir(directory) if pattern.fullmatch(name))
     except OSError:
         return []
 
 
 def _digest_of(path: Path) -> str:
     """The digest in a file's name; empty where there is none."""
-    found = _DIGEST.match(path.name)
-    return found[2] if found else ""
+    match = _DIGEST.match(path.name)
+    return match[2] if match else ""
 
 
 def content_digest(handle: int) -> str:

@@ -33,7 +33,7 @@ class FirstRun:
     output: str
     """Its output, also that before a failure."""
     failure: str
-    """How it failed ("was killed by signal 11 (SIGSEGV)"); empty where its exit code was 0."""
+    """The failure ("was killed by signal 11 (SIGSEGV)"); empty where its exit code was 0."""
     signal: int = 0
     """The signal that killed it, else 0."""
     hung: bool = False
@@ -73,10 +73,10 @@ def first_run(
     outcome = run(command, timeout=PATIENCE if patience is None else patience)
     if not outcome.started:
         return _not_started(program, outcome.failure)
-    found = FirstRun(outcome.output, outcome.failure, outcome.signal, outcome.hung)
-    if found.failure and not found.hung and found.signal not in FAULTS:
-        return found
-    return keep(name, found)
+    result = FirstRun(outcome.output, outcome.failure, outcome.signal, outcome.hung)
+    if result.failure and not result.hung and result.signal not in FAULTS:
+        return result
+    return keep(name, result)
 
 
 def recall(name: str) -> FirstRun | None:
@@ -85,13 +85,13 @@ def recall(name: str) -> FirstRun | None:
     return None if kept is None else FirstRun(**json.loads(kept))
 
 
-def keep(name: str, found: FirstRun) -> FirstRun:
+def keep(name: str, result: FirstRun) -> FirstRun:
     """Keep an outcome in the file ``name``, whose suffix is ".json"; return it with the file's path."""
     with suppress(OSError):  # where it cannot be kept, it runs again in the next process
-        kept = replace(found, kept=str(cache.folder().path / name.replace(".json", ".*.json")))
+        kept = replace(result, kept=str(cache.folder().path / name.replace(".json", ".*.json")))
         cache.store(name, json.dumps(asdict(kept)).encode())
         return kept
-    return found
+    return result
 
 
 def _not_started(program: Path, reason: str) -> Refusal:

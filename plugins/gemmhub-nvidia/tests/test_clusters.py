@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-from gemmhub.kit import cuda_clusters
-from gemmhub.kit.cuda import KERNELS, Driver, Gpu
-from gemmhub.testing.fake_kernels import FakeKernels
+from gemmhub_nvidia import clusters
+from gemmhub_nvidia.driver import KERNELS, Driver, Gpu
+from gemmhub_nvidia.testing.fake_kernels import FakeKernels
 
 
 @pytest.fixture
@@ -18,14 +17,14 @@ def cuda():
 
 
 def asked(cuda):
-    return cuda_clusters.asked(Gpu(Driver(cuda, KERNELS), 0))
+    return clusters.asked(Gpu(Driver(cuda, KERNELS), 0))
 
 
 @pytest.mark.parametrize(("sms", "size", "expected"), [
     (132, 1, 132), (132, 2, 66), (132, 4, 30), (132, 8, 15), (114, 4, 25), (2, 1, 2), (16, 8, 1), (1, 2, 1),
 ])  # fmt: skip
 def test_estimated(sms, size, expected):
-    assert cuda_clusters.estimated(sms, size) == expected
+    assert clusters.estimated(sms, size) == expected
 
 
 def test_the_answers_of_the_driver(cuda):
@@ -44,7 +43,7 @@ def test_while_a_stream_is_captured(cuda):
 
 def test_estimates_where_the_driver_has_no_answer(cuda):
     """For some sizes, or for all."""
-    expected = tuple(cuda_clusters.estimated(132, max(1, size)) for size in range(9))
+    expected = tuple(clusters.estimated(132, max(1, size)) for size in range(9))
     cuda.clusters = {4: 0}
     assert asked(cuda) == expected
     cuda.faults["cuModuleLoadData"] = 221  # no compiler of PTX

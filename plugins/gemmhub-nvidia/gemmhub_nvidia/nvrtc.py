@@ -1,4 +1,4 @@
-"""Compilation of kernels with NVRTC, found by cuda-pathfinder and called by ctypes, into the cache on disk.
+"""Compilation of kernels with NVRTC, located by cuda-pathfinder and called by ctypes, into the cache on disk.
 
 No CUDA toolkit and no header is needed. A cubin's name in the cache of :mod:`gemmhub.kit.native` has a hash of
 everything that it depends on: sources, options, the compiler's version. Plugins that use this depend on
@@ -19,8 +19,8 @@ from typing import Any
 
 from gemmhub.capability import Absent
 from gemmhub.kit import locks
-from gemmhub.kit.cuda import Driver
 from gemmhub.kit.native import cache as disk
+from gemmhub_nvidia.driver import Driver
 
 _log = logging.getLogger("gemmhub")
 
@@ -73,8 +73,8 @@ class Compiled:
     @property
     def registers(self) -> int:
         """Registers of a thread."""
-        found = re.search(r"Used (\d+) registers", self.log)
-        return int(found[1]) if found else 0
+        match = re.search(r"Used (\d+) registers", self.log)
+        return int(match[1]) if match else 0
 
     @property
     def spilled(self) -> int:
@@ -125,9 +125,9 @@ class Compiler:
             library.nvrtcCreateProgram(byref(program), main, source.main.encode(), len(names), contents, includes),
         )
         try:
-            given = [*source.options, *(["--ptxas-options=-v"] if verbose else [])]
+            options = [*source.options, *(["--ptxas-options=-v"] if verbose else [])]
             status = library.nvrtcCompileProgram(
-                program, len(given), (c_char_p * len(given))(*(x.encode() for x in given))
+                program, len(options), (c_char_p * len(options))(*(x.encode() for x in options))
             )
             log = self._text(program, "nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace")
             if status:
@@ -154,9 +154,9 @@ def cubin(compiler: Compiler, source: Source) -> bytes:
     Several processes may do it at once: each writes the same bytes atomically.
     """
     name = file_name(compiler, source)
-    found = disk.read(name)
-    if found is not None:
-        return found
+    cached = disk.read(name)
+    if cached is not None:
+        return cached
     compiled = compiler.compile(source).cubin
     try:
         disk.store(name, compiled)
@@ -205,18 +205,18 @@ def find() -> Compiler:
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        found = load_nvidia_dynamic_lib("nvrtc")
+        library = load_nvidia_dynamic_lib("nvrtc")
     except (ImportError, RuntimeError, OSError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise CompilerError(f"NVRTC, the compiler of kernels, was not found ({line})", _REMEDY) from None
-    where = found.abs_path or "libnvrtc"
+    where = library.abs_path or "libnvrtc"
     # NVRTC 13.0 opens its builtins by name only: they must be loaded already.
     for path in sorted(Path(where).parent.glob("libnvrtc-builtins.so*")):
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-    return Compiler(ctypes.CDLL(where, handle=found._handle_uint), where)
+    return Compiler(ctypes.CDLL(where, handle=library._handle_uint), where)
 
 
 def look(open_compiler: Callable[[], Compiler], driver: Driver) -> Compiler | Absent:

@@ -11,7 +11,7 @@ A subclass of :class:`FakeKernels` defines what a launch does, such as running t
             ...  # return an error message, or an empty string
 
     cuda = FakeCuda()
-    MyBackend(lambda: gemmhub.kit.cuda.Driver(cuda, gemmhub.kit.cuda.KERNELS), FakeCompiler)
+    MyBackend(lambda: gemmhub_nvidia.driver.Driver(cuda, gemmhub_nvidia.driver.KERNELS), FakeCompiler)
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ctypes import c_char_p, c_int, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gemmhub.kit.cuda_launch import LaunchAttribute
-from gemmhub.kit.nvrtc import Compiled, Source
-from gemmhub.testing.fake_cuda import CONTEXT, INVALID_CONTEXT, LAUNCH_FAILED, TYPES, FakeCuda
 from gemmhub.testing.fake_library import Types, put
+from gemmhub_nvidia.launch import LaunchAttribute
+from gemmhub_nvidia.nvrtc import Compiled, Source
+from gemmhub_nvidia.testing.fake_cuda import CONTEXT, INVALID_CONTEXT, LAUNCH_FAILED, TYPES, FakeCuda
 
 KERNEL_TYPES: Types = {
     "cuFuncSetAttribute": (c_int, (c_void_p, c_int, c_int)),
@@ -36,7 +36,7 @@ KERNEL_TYPES: Types = {
     "cuModuleLoadData": (c_int, (c_void_p, c_char_p)),
     "cuOccupancyMaxActiveClusters": (c_int, (c_void_p, c_void_p, c_void_p)),
 }
-MOST_SHARED = 232448
+MAX_SHARED = 232448
 """Largest shared memory of a block, in bytes."""
 _UNASKED_SHARED = 49152
 """Shared memory of a block without an attribute for more."""
@@ -81,7 +81,7 @@ class Launch:
 
 
 class FakeCompiler:
-    """A fake of :class:`gemmhub.kit.nvrtc.Compiler`, whose cubins :class:`FakeKernels` loads."""
+    """A fake of :class:`gemmhub_nvidia.nvrtc.Compiler`, whose cubins :class:`FakeKernels` loads."""
 
     version = (13, 0)
     where = "libnvrtc.so"
@@ -104,8 +104,8 @@ class FakeKernels(FakeCuda):
     failed = LAUNCH_FAILED
     types: ClassVar[Types] = {**TYPES, **KERNEL_TYPES}
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.launches: list[tuple[Any, tuple[int, int, int], int]] = []
         """Launches that passed :meth:`check`: (module, grid, stream)."""
         self.seed = 0
@@ -157,19 +157,19 @@ class FakeKernels(FakeCuda):
 
     def _cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> None:
         assert attribute == _MAX_DYNAMIC_SHARED
-        assert 0 <= value <= MOST_SHARED
+        assert 0 <= value <= MAX_SHARED
         self._functions[function].shared = value
 
     def _cuOccupancyMaxActiveClusters(self, out: int, function: int, config: int) -> int:
         if not self.stack:
             return INVALID_CONTEXT
-        given = LaunchConfig.from_address(config)
-        (attribute,) = (LaunchAttribute * given.numAttrs).from_address(given.attrs)
+        launched = LaunchConfig.from_address(config)
+        (attribute,) = (LaunchAttribute * launched.numAttrs).from_address(launched.attrs)
         assert attribute.id == _CLUSTER_DIMENSION
         size, *others = (c_uint * 3).from_address(ctypes.addressof(attribute) + 8)
         assert others == [1, 1]
-        assert given.gridDimX % size == 0
-        assert given.sharedMemBytes == self._functions[function].shared == self.attributes[97]
+        assert launched.gridDimX % size == 0
+        assert launched.sharedMemBytes == self._functions[function].shared == self.attributes[97]
         if size not in self.clusters:
             return _NOT_SUPPORTED
         put(out, c_int, self.clusters[size])
@@ -181,18 +181,19 @@ class FakeKernels(FakeCuda):
         if self.context not in range(CONTEXT, CONTEXT + self.devices):
             return INVALID_CONTEXT
         assert extra is None
-        given = LaunchConfig.from_address(config)
-        attributes = (LaunchAttribute * given.numAttrs).from_address(given.attrs) if given.numAttrs else ()
+        launched = LaunchConfig.from_address(config)
+        attributes = (LaunchAttribute * launched.numAttrs).from_address(launched.attrs) if launched.numAttrs else ()
         assert [(x.id, x.value) for x in attributes] in ([], [(_PDL, b"\x01")]), (
             "attributes that this fake does not support"
         )
         kernel = self._functions[function]
         sizes = self.sizes(kernel)
-        places = (c_uint64 * len(sizes)).from_address(parameters)
+        addresses = (c_uint64 * len(sizes)).from_address(parameters)
         launch = Launch(
-            (given.gridDimX, given.gridDimY, given.gridDimZ), (given.blockDimX, given.blockDimY, given.blockDimZ),
-            given.sharedMemBytes, given.hStream,
-            tuple(ctypes.string_at(place, size) for place, size in zip(places, sizes)),
+            (launched.gridDimX, launched.gridDimY, launched.gridDimZ),
+            (launched.blockDimX, launched.blockDimY, launched.blockDimZ),
+            launched.sharedMemBytes, launched.hStream,
+            tuple(ctypes.string_at(address, size) for address, size in zip(addresses, sizes)),
         )  # fmt: skip
         assert min(launch.grid) > 0
         assert launch.shared <= kernel.shared

@@ -21,16 +21,16 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
-from gemmhub.kit.cuda import DriverError, Gpu
-from gemmhub.kit.cuda_graph import GraphEnd
+from gemmhub_nvidia.driver import DriverError, Gpu
+from gemmhub_nvidia.graph import GraphEnd
 
 COUNTERS = 65536
 """Bytes of counters at the start of a buffer."""
-MOST_COUNTERS = COUNTERS // 4
+MAX_COUNTERS = COUNTERS // 4
 _PER_THREAD_STREAM = 2
 """CUDA's handle of the per-thread default stream."""
 
-Place = tuple[int, int]
+Buffer = tuple[int, int]
 """A buffer: (bytes, address)."""
 
 
@@ -40,20 +40,20 @@ class _Owner:
     def __init__(self, identity: int) -> None:
         self.identity = identity
         """Unique number of the stream by the driver."""
-        self.free: list[Place] = []
+        self.free: list[Buffer] = []
         """Free buffers, the largest one last."""
-        self.most = 0
+        self.largest = 0
         """Size in bytes of its largest buffer so far."""
 
-    def take(self, nbytes: int) -> Place | None:
+    def take(self, nbytes: int) -> Buffer | None:
         """Take a free buffer of at least ``nbytes``; None where there is none."""
         small = []
         try:
             while True:
-                place = self.free.pop()
-                if place[0] >= nbytes:
-                    return place
-                small.append(place)
+                buffer = self.free.pop()
+                if buffer[0] >= nbytes:
+                    return buffer
+                small.append(buffer)
         except IndexError:
             return None
         finally:
@@ -64,20 +64,20 @@ class _Owner:
 class Lease:
     """A buffer for the kernels of one call, until the end of the ``with`` block, after they are launched."""
 
-    __slots__ = ("_captured", "_owner", "_place", "_scratch", "address", "nbytes")
+    __slots__ = ("_buffer", "_captured", "_owner", "_scratch", "address", "nbytes")
 
-    def __init__(self, owner: _Owner, place: Place, scratch: Scratch, captured: bool) -> None:
-        self.nbytes, self.address = place
-        self._owner, self._place, self._scratch, self._captured = owner, place, scratch, captured
+    def __init__(self, owner: _Owner, buffer: Buffer, scratch: Scratch, captured: bool) -> None:
+        self.nbytes, self.address = buffer
+        self._owner, self._buffer, self._scratch, self._captured = owner, buffer, scratch, captured
 
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None or not self._scratch.zeroed:
-            self._owner.free.append(self._place)
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        if error_type is None or not self._scratch.zeroed:
+            self._owner.free.append(self._buffer)
         elif not self._captured:  # a graph keeps it
-            self._scratch.discard([self._place])
+            self._scratch.discard([self._buffer])
 
 
 class Scratch:
@@ -93,7 +93,7 @@ class Scratch:
         """Owners of captures, by the registered ends of their graphs."""
         self._ends: list[GraphEnd] = []
         """Ends that have come, for reuse."""
-        self._spare: list[Place] = []
+        self._spare: list[Buffer] = []
         """Buffers without an owner."""
         self._dummy = 0
 
@@ -110,32 +110,32 @@ class Scratch:
         owner = self._owners.get(key)
         if owner is None or owner.identity != identity:
             owner = self._renewed(key, graph, identity)
-        place = owner.take(nbytes)
-        if place is None:
+        buffer = owner.take(nbytes)
+        if buffer is None:
             # At least doubled, so that all outgrown buffers together are smaller than the largest.
-            place = self._found(nbytes, max(nbytes, min(2 * owner.most * bool(owner.free), limit)))
-            owner.most = max(owner.most, place[0])
-        return Lease(owner, place, self, number != 0)
+            buffer = self._allocated(nbytes, max(nbytes, min(2 * owner.largest * bool(owner.free), limit)))
+            owner.largest = max(owner.largest, buffer[0])
+        return Lease(owner, buffer, self, number != 0)
 
     def reserve(self, nbytes: int, limit: int) -> None:
         """Allocate a buffer of ``nbytes`` in advance where there is none.
 
         AllocationError is then raised here and not in a call.
         """
-        streams = [owner.most for (_, number, *_), owner in list(self._owners.items()) if not number]
+        streams = [owner.largest for (_, number, *_), owner in list(self._owners.items()) if not number]
         if all(size < nbytes for size in streams):
-            most = max([*streams, *(size for size, _ in list(self._spare))], default=0)
-            self._spare.append(self._found(nbytes, max(nbytes, min(2 * most, limit))))
+            largest = max([*streams, *(size for size, _ in list(self._spare))], default=0)
+            self._spare.append(self._allocated(nbytes, max(nbytes, min(2 * largest, limit))))
 
     def dummy(self) -> int:
-        """The address of 256 readable bytes, in place of operands that are absent or have no elements."""
+        """The address of 256 readable bytes, instead of operands that are absent or have no elements."""
         if not self._dummy:
             self._dummy = self._gpu.allocate(256, zeroed=True)
         return self._dummy
 
-    def discard(self, places: list[Place]) -> None:
+    def discard(self, buffers: list[Buffer]) -> None:
         """Free buffers, after waiting for the device."""
-        for _, address in places:
+        for _, address in buffers:
             with suppress(DriverError):  # the context is lost, and its memory with it
                 self._gpu.free(address)
 
@@ -146,21 +146,21 @@ class Scratch:
             return self._owners.setdefault(key, before)
         if before is not None:
             self.discard(before.free)
-        made = _Owner(identity)
-        owner = self._owners.setdefault(key, made)
-        if owner is made and key[1]:
+        renewed = _Owner(identity)
+        owner = self._owners.setdefault(key, renewed)
+        if owner is renewed and key[1]:
             self._watch(graph, key)
         return owner
 
-    def _found(self, least: int, wanted: int) -> Place:
-        """The smallest spare buffer of at least ``least`` bytes, else a new one of ``wanted`` bytes."""
+    def _allocated(self, min_bytes: int, nbytes: int) -> Buffer:
+        """The smallest spare buffer of at least ``min_bytes`` bytes, else a new one of ``nbytes`` bytes."""
         self._collect()
-        for place in sorted(self._spare):
-            if place[0] >= least:
+        for buffer in sorted(self._spare):
+            if buffer[0] >= min_bytes:
                 with suppress(ValueError):  # another thread has taken it
-                    self._spare.remove(place)
-                    return place
-        return wanted, self._gpu.allocate(wanted, zeroed=self.zeroed)
+                    self._spare.remove(buffer)
+                    return buffer
+        return nbytes, self._gpu.allocate(nbytes, zeroed=self.zeroed)
 
     def _collect(self) -> None:
         """Reclaim the buffers of graphs that have ended."""

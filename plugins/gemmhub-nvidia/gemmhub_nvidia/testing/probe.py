@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gemmhub.capability import Absent, Device, Ready
-from gemmhub.kit.cuda import Driver
 from gemmhub.testing.answers import honest
+from gemmhub_nvidia.driver import Driver
 
 
 def raising(error: Exception) -> Callable[[], Any]:
@@ -34,14 +34,14 @@ class Probing:
         """Return what the probe of a machine reports, which must be Absent, honest, and the same when asked again."""
         driver = open_driver or (lambda: Driver(home.cuda, self._functions))
         backend = self._backend(driver, open_compiler or self._compiler)
-        found: Absent | Ready = backend.probe()
-        assert isinstance(found, Absent)
-        honest(found, "probe()")
-        same = backend.probe() is found
+        probed: Absent | Ready = backend.probe()
+        assert isinstance(probed, Absent)
+        honest(probed, "probe()")
+        same = backend.probe() is probed
         assert same
         with pytest.raises(RuntimeError):
             _ = backend.machine
-        return found
+        return probed
 
 
 class ProbeTests:
@@ -53,21 +53,21 @@ class ProbeTests:
 
     def test_ready(self) -> None:
         """Two fake devices."""
-        found = type(self).home(devices=2).backend().probe()
-        assert isinstance(found, Ready)
-        assert found.devices == (Device("cuda", 0), Device("cuda", 1))
-        assert found.versions == {
+        probed = type(self).home(devices=2).backend().probe()
+        assert isinstance(probed, Ready)
+        assert probed.devices == (Device("cuda", 0), Device("cuda", 1))
+        assert probed.versions == {
             "nvrtc": "13.0", "driver": "13.0", "device": "Fake H200", "multiprocessors": "4", "memory": "4.92 TB/s",
         }  # fmt: skip
 
     def test_this_machine(self) -> None:
         """Probing returns an answer on any machine."""
-        found = type(self).backend().probe()
-        assert isinstance(found, (Ready, Absent))
-        if isinstance(found, Absent):
-            honest(found, "probe()")
+        probed = type(self).backend().probe()
+        assert isinstance(probed, (Ready, Absent))
+        if isinstance(probed, Absent):
+            honest(probed, "probe()")
 
     def test_no_driver(self) -> None:
         """A machine without an NVIDIA driver."""
-        found = self.probing.absent(type(self).home(), raising(OSError("libcuda.so.1: not found")))
-        assert "no NVIDIA driver" in found.reason
+        probed = self.probing.absent(type(self).home(), raising(OSError("libcuda.so.1: not found")))
+        assert "no NVIDIA driver" in probed.reason

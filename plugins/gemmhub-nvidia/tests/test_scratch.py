@@ -10,12 +10,12 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from gemmhub_nvidia.driver import Driver, Gpu
+from gemmhub_nvidia.graph import GraphEnd
+from gemmhub_nvidia.scratch import COUNTERS, Scratch
+from gemmhub_nvidia.testing.fake_cuda import FakeCuda
 
 from gemmhub.errors import AllocationError
-from gemmhub.kit.cuda import Driver, Gpu
-from gemmhub.kit.cuda_graph import GraphEnd
-from gemmhub.kit.cuda_scratch import COUNTERS, Scratch
-from gemmhub.testing.fake_cuda import FakeCuda
 
 LIMIT = 2**20
 
@@ -258,7 +258,7 @@ def test_without_the_end_of_a_graph_its_memory_is_kept(cuda, scratch, function):
 
 
 def test_a_machine_without_semaphores(cuda, scratch, monkeypatch):
-    monkeypatch.setattr("gemmhub.kit.cuda_scratch.GraphEnd", lambda: (_ for _ in ()).throw(OSError("none")))
+    monkeypatch.setattr("gemmhub_nvidia.scratch.GraphEnd", lambda: (_ for _ in ()).throw(OSError("none")))
     assert len({captured(cuda, scratch, number, 1000)[0] for number in (1, 2)}) == 2
 
 

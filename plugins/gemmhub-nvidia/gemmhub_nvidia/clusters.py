@@ -1,7 +1,7 @@
 """The number of thread block clusters that an NVIDIA device runs at once, queried from the driver once a device.
 
 A cluster runs within one GPU processing cluster (GPC). The number of multiprocessors of a GPC differs between chips of
-one kind, because defective ones are switched off.
+one model, because defective ones are switched off.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import struct
 from contextlib import suppress
 from ctypes import addressof, byref, c_int, c_uint, c_void_p
 
-from gemmhub.kit.cuda import DriverError, Gpu
-from gemmhub.kit.cuda_launch import WORD, LaunchAttribute, LaunchConfig
+from gemmhub_nvidia.driver import DriverError, Gpu
+from gemmhub_nvidia.launch import WORD, LaunchAttribute, LaunchConfig
 
 LARGEST = 8
 """Largest cluster size that every device with clusters runs."""
@@ -21,7 +21,7 @@ _GROUPS = 12
 _FUNCTION = "cuOccupancyMaxActiveClusters"
 _STUB = b".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry stub()\n{\n    ret;\n}\n\0"
 _THREADS = 384
-_MOST_SHARED = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+_MAX_SHARED = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
 
@@ -36,16 +36,16 @@ def estimated(sms: int, size: int) -> int:
 def asked(gpu: Gpu) -> tuple[int, ...]:
     """Query the number of resident clusters by cluster size, from 0 to :data:`LARGEST`.
 
-    Each CTA takes all of the shared memory, and so a whole multiprocessor. Where the driver does not answer, the
+    Each CTA takes all of the shared memory, and so a multiprocessor of its own. Where the driver does not answer, the
     numbers are :func:`estimated`.
     """
-    found = [gpu.sms, gpu.sms, *(estimated(gpu.sms, size) for size in range(2, 1 + LARGEST))]
-    ask = getattr(gpu.driver.cuda, _FUNCTION, None)
-    if ask is None:
-        return tuple(found)
-    ask.restype, ask.argtypes = c_int, (c_void_p, c_void_p, c_void_p)
+    clusters = [gpu.sms, gpu.sms, *(estimated(gpu.sms, size) for size in range(2, 1 + LARGEST))]
+    query = getattr(gpu.driver.cuda, _FUNCTION, None)
+    if query is None:
+        return tuple(clusters)
+    query.restype, query.argtypes = c_int, (c_void_p, c_void_p, c_void_p)
     with suppress(DriverError):  # no kernel can be loaded: a driver without a compiler of PTX
-        shared = gpu.attribute(_MOST_SHARED)
+        shared = gpu.attribute(_MAX_SHARED)
         stub = gpu.function(_STUB, "stub", shared)
         for size in range(2, 1 + LARGEST):
             attribute = LaunchAttribute(_CLUSTER_DIMENSION)
@@ -53,7 +53,7 @@ def asked(gpu: Gpu) -> tuple[int, ...]:
             grid, block = (c_uint * 3)(size, 1, 1), (c_uint * 3)(_THREADS, 1, 1)
             config, number = LaunchConfig(grid, block, shared, None, addressof(attribute), 1), c_int()
             with gpu:
-                status = ask(byref(number), stub, byref(config))
+                status = query(byref(number), stub, byref(config))
             if not status and number.value > 0:
-                found[size] = min(number.value, gpu.sms // size)
-    return tuple(found)
+                clusters[size] = min(number.value, gpu.sms // size)
+    return tuple(clusters)

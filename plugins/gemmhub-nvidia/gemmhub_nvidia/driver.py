@@ -11,13 +11,12 @@ one device: without the right context it fails before anything starts, and is re
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
 from gemmhub.backend import WORKSPACE
-from gemmhub.capability import Absent
 from gemmhub.errors import AllocationError
 from gemmhub.kit import locks
 
@@ -57,11 +56,11 @@ KERNELS: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadData": (c_void_p, c_void_p),
     "cuModuleGetFunction": (c_void_p, c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
 }
-"""Functions that :meth:`Gpu.function` calls in addition."""
+"""Functions for plugins with kernels, which load and launch them."""
 
 _OUT_OF_MEMORY = 2
-_NO_DEVICE = 100
 _SMS, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
 _CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _BUS_BITS = 13, 36, 37
 _WORKSPACE_SHARE = 256
@@ -116,11 +115,11 @@ class Driver:
 
     def untyped(self, name: str) -> Callable[..., int]:
         """Return a function of the driver without declared types, which converts less at each call."""
-        found = self._untyped.get(name)
-        if found is None:
+        function = self._untyped.get(name)
+        if function is None:
             address = ctypes.cast(getattr(self.cuda, name), c_void_p).value or 0
-            found = self._untyped[name] = ctypes.CFUNCTYPE(c_int)(address)
-        return found
+            function = self._untyped[name] = ctypes.CFUNCTYPE(c_int)(address)
+        return function
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the driver; DriverError with the driver's message where it fails."""
@@ -162,58 +161,18 @@ class Driver:
         if code:
             raise DriverError("cuStreamGetCaptureInfo", code, self.words(code))
         if answers.status.value == _CAPTURING:
-            found = answers.number.value, answers.graph.value or 0, 0
+            capture = answers.number.value, answers.graph.value or 0, 0
         else:
             if self._stream_id is not None and self._stream_id(stream, answers.at_identity):
                 answers.identity.value = 0
-            found = 0, 0, answers.identity.value
+            capture = 0, 0, answers.identity.value
         self._answers.append(answers)
-        return found
+        return capture
 
 
 def load(more: Mapping[str, tuple[Any, ...]] | None = None) -> Driver:
     """Load libcuda and initialise it; OSError without an NVIDIA driver, else errors as of :class:`Driver`."""
     return Driver(ctypes.CDLL("libcuda.so.1"), more)
-
-
-def look(open_driver: Callable[[], Driver], oldest: str, device: str) -> tuple[Driver, tuple[Gpu, ...]] | Absent:
-    """Return the driver and its devices, at least one; or Absent with reason and remedy. Never raises.
-
-    ``oldest`` is the first driver that has all functions ("525"), ``device`` what the plugin needs ("an NVIDIA GPU").
-    """
-    try:
-        driver = open_driver()
-        gpus = tuple(Gpu(driver, i) for i in range(driver.device_count()))
-    except OSError as error:
-        return Absent(f"there is no NVIDIA driver here ({error})", f"install one, or use a machine with {device}")
-    except AttributeError as error:
-        return Absent(f"the NVIDIA driver is too old ({error})", f"install driver {oldest} or later")
-    except DriverError as error:
-        if error.code != _NO_DEVICE:
-            return Absent(
-                f"the NVIDIA driver does not work: {error}", "check that nvidia-smi works; restart the machine"
-            )
-        gpus = ()
-    if not gpus:
-        return Absent("the NVIDIA driver shows no device", "check CUDA_VISIBLE_DEVICES and nvidia-smi")
-    return driver, gpus
-
-
-def versions(driver: Driver, gpus: Sequence[Gpu]) -> dict[str, str]:
-    """The versions of driver and cards for a backend's probe: tuning records hold only where they are the same.
-
-    Cards of one name differ: an H100 and an H200 share their number of multiprocessors, and two H100s may not.
-    """
-
-    def joined(texts: Iterable[str]) -> str:
-        return " + ".join(sorted(set(texts)))
-
-    return {
-        "driver": "{}.{}".format(*driver.cuda_version),
-        "device": joined(gpu.name for gpu in gpus),
-        "multiprocessors": joined(str(gpu.sms) for gpu in gpus),
-        "memory": joined(f"{gpu.bandwidth / 1e12:.3g} TB/s" for gpu in gpus),
-    }
 
 
 class Gpu:
@@ -241,7 +200,7 @@ class Gpu:
         """A ``default_workspace`` in bytes for backends that copy operands."""
         self._context: int | None = None
         self._lock = locks.lock()
-        # No declared types, and pointers made in advance: each call converts less.
+        # No declared types, and pointers computed in advance: each call converts less.
         self._get_current = driver.untyped("cuCtxGetCurrent")
         self._cells: list[tuple[c_void_p, Any]] = []
         """Free memory for a context, with a pointer to it."""
@@ -274,13 +233,13 @@ class Gpu:
         False for no context and for any other, of another device or of this one.
         """
         try:
-            cell, place = self._cells.pop()
+            cell, reference = self._cells.pop()
         except IndexError:
             cell = c_void_p()
-            place = byref(cell)
-        found = None if self._get_current(place) else cell.value
-        self._cells.append((cell, place))
-        return found is not None and found == self._context
+            reference = byref(cell)
+        current = None if self._get_current(reference) else cell.value
+        self._cells.append((cell, reference))
+        return current is not None and current == self._context
 
     @contextmanager
     def outside_captures(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The fakes for CUDA plugins: calls of gemmhub.kit.cuda work, and violations are reported."""
+"""The fakes for CUDA plugins: calls of gemmhub_nvidia.driver work, and violations are reported."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from ctypes import byref, c_int, c_uint64, c_void_p
 
 import numpy as np
 import pytest
+from gemmhub_nvidia.driver import FUNCTIONS, KERNELS, Driver, DriverError, Gpu
+from gemmhub_nvidia.nvrtc import Source
+from gemmhub_nvidia.probe import look
+from gemmhub_nvidia.testing.fake_cuda import RELAXED, TYPES, FakeCuda, FakeMemory
+from gemmhub_nvidia.testing.fake_kernels import KERNEL_TYPES, FakeCompiler, FakeKernels, LaunchConfig
 
-from gemmhub import testing
 from gemmhub.capability import Device
 from gemmhub.errors import AllocationError
-from gemmhub.kit import cuda
-from gemmhub.kit.cuda import Driver, DriverError, Gpu
-from gemmhub.kit.nvrtc import Source
-from gemmhub.testing.fake_cuda import RELAXED, TYPES, FakeCuda, FakeMemory
-from gemmhub.testing.fake_kernels import KERNEL_TYPES, FakeCompiler, FakeKernels, LaunchConfig
 
 
 @pytest.fixture
@@ -36,17 +35,17 @@ def bytes_at(address, nbytes):
     return np.frombuffer(ctypes.string_at(address, nbytes), np.uint8)
 
 
-@pytest.mark.parametrize("name", [*cuda.FUNCTIONS, *cuda.KERNELS])
+@pytest.mark.parametrize("name", [*FUNCTIONS, *KERNELS])
 def test_declarations(name):
     """The arguments agree in number and size with the fake's, which follow cuda.h."""
-    declared = {**cuda.FUNCTIONS, **cuda.KERNELS}[name]
+    declared = {**FUNCTIONS, **KERNELS}[name]
     result, arguments = {**TYPES, **KERNEL_TYPES}[name]
     assert result is c_int
     assert [*map(ctypes.sizeof, declared)] == [*map(ctypes.sizeof, arguments)]
 
 
 def test_devices(fake):
-    driver, gpus = cuda.look(lambda: Driver(fake), "525", "a GPU")
+    driver, gpus = look(lambda: Driver(fake), "525", "a GPU")
     assert driver.cuda_version == (13, 0)
     assert [(gpu.name, gpu.sms, gpu.capability) for gpu in gpus] == [("Fake H200", 132, (9, 0))] * 2
     assert [gpu.default_workspace for gpu in gpus] == [143_771 * 2**20 // 256] * 2
@@ -62,7 +61,7 @@ def test_small_cards_have_64_mib():
 
 
 def test_without_devices():
-    assert "no device" in cuda.look(lambda: Driver(FakeCuda(devices=0)), "525", "a GPU").reason
+    assert "no device" in look(lambda: Driver(FakeCuda(devices=0)), "525", "a GPU").reason
 
 
 def test_memory(fake, gpu):
@@ -185,7 +184,7 @@ def launch(fake, function, address, block=32, shared=0):
 
 def test_kernels():
     fake = Adding()
-    gpu = Gpu(Driver(fake, cuda.KERNELS), 0)
+    gpu = Gpu(Driver(fake, KERNELS), 0)
     source = Source("add", "add.cu", {"add.cu": ""}, ("--gpu-architecture=sm_90", "-DSTEP=4"))
     function = gpu.function(FakeCompiler().compile(source).cubin, "gemm", 60000)
     address = gpu.allocate(8, zeroed=True)
@@ -205,12 +204,11 @@ def test_kernels():
         gpu.function(FakeCompiler().compile(source).cubin, "another", 0)
 
 
-def test_nothing_is_imported_early():
-    """Neither pytest nor torch, nor the fakes."""
-    script = "import sys, gemmhub.testing; print(*sys.modules)"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+def test_torchs_memory_imports_torch_at_its_first_use():
+    script = (
+        "import sys; from gemmhub_nvidia.testing.torch_cuda import TorchMemory; "
+        "print(TorchMemory(1).device, *sys.modules)"
     )
-    assert "gemmhub.testing.check" in loaded
-    assert not loaded & {"pytest", "torch", "gemmhub.testing.torch_cuda", "gemmhub.testing.fake_cuda"}
-    assert testing.TorchMemory(1).device == Device("cuda", 1)
+    words = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert words[0] == "cuda:1"
+    assert "torch" not in words

@@ -16,8 +16,8 @@ from typing import Any
 import gemmhub
 from gemmhub.capability import Device
 from gemmhub.dtypes import DType
-from gemmhub.kit.cuda import Gpu
 from gemmhub.testing.memory import Array, Memory
+from gemmhub_nvidia.driver import Gpu
 
 Run = Callable[..., object]
 """A kernel's ``run``, as :class:`gemmhub.backend.Kernel` describes it."""
@@ -78,9 +78,9 @@ class TorchProduct:
     ) -> None:  # fmt: skip
         """Call the kernel, by default on torch's current stream; ``c`` and ``bias`` are addresses."""
         stream = _torch().cuda.current_stream() if stream is None else stream
-        places = (self.a.data_ptr(), self.b.data_ptr(), self.out.data_ptr())
-        operands = {name: place for name, place in (("c", c), ("bias", bias)) if place is not None}
-        run(*places, alpha, beta, stream.cuda_stream, **operands)
+        addresses = (self.a.data_ptr(), self.b.data_ptr(), self.out.data_ptr())
+        operands = {name: address for name, address in (("c", c), ("bias", bias)) if address is not None}
+        run(*addresses, alpha, beta, stream.cuda_stream, **operands)
 
     @property
     def right(self) -> bool:
@@ -201,15 +201,15 @@ def check_other_context(run: Run, product: TorchProduct, gpu: Gpu) -> None:
     cuda = gpu.driver.cuda
 
     def work(stream: Any) -> None:
-        made, found = c_void_p(), c_void_p()
-        if cuda.cuCtxCreate_v2(byref(made), 0, gpu.index):
+        context, current = c_void_p(), c_void_p()
+        if cuda.cuCtxCreate_v2(byref(context), 0, gpu.index):
             raise AssertionError("the driver creates no context")
         try:
             product.run(run, stream)
-            cuda.cuCtxGetCurrent(byref(found))
+            cuda.cuCtxGetCurrent(byref(current))
         finally:
-            cuda.cuCtxDestroy_v2(made)
-        if found.value != made.value:
+            cuda.cuCtxDestroy_v2(context)
+        if current.value != context.value:
             raise AssertionError("the thread's current context has changed")
 
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):

@@ -13,7 +13,7 @@ from ctypes import byref, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
 from typing import Any
 
-from gemmhub.kit.cuda import Driver
+from gemmhub_nvidia.driver import Driver
 
 _BYTES = 64
 """Size in bytes of the memory of a semaphore; a sem_t has at most 32."""
@@ -33,11 +33,11 @@ class GraphEnd:
 
     def watch(self, driver: Driver, graph: int) -> bool:
         """Register for the end of ``graph``, which may still be capturing. False where the driver refuses."""
-        cuda, made = driver.cuda, c_void_p()
+        cuda, user_object = driver.cuda, c_void_p()
         post = ctypes.cast(_libc().sem_post, c_void_p)
-        if cuda.cuUserObjectCreate(byref(made), self._semaphore, post, 1, _NO_DESTRUCTOR_SYNC):
+        if cuda.cuUserObjectCreate(byref(user_object), self._semaphore, post, 1, _NO_DESTRUCTOR_SYNC):
             return False
-        return not cuda.cuGraphRetainUserObject(graph, made, 1, _MOVE)
+        return not cuda.cuGraphRetainUserObject(graph, user_object, 1, _MOVE)
 
     def come(self) -> bool:
         """Whether the graph has ended; True once for each end."""

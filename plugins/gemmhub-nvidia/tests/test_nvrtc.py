@@ -9,10 +9,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.nvrtc import Compiled, Compiler, CompilerError, Source
 
 from gemmhub.capability import Absent
-from gemmhub.kit import nvrtc
-from gemmhub.kit.nvrtc import Compiled, Compiler, CompilerError, Source
 from gemmhub.testing.answers import honest
 
 SOURCE = Source("product", "product.cu", {"product.cu": "// a kernel", "ptx.cuh": ""}, ("-arch=sm_90",))

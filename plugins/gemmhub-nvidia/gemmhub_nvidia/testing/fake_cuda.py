@@ -4,13 +4,14 @@
 It enforces the rules of the API. Forbidden calls are refused and noted in ``complaints``::
 
     cuda = FakeCuda(devices=2)
-    backend = MyBackend(lambda: gemmhub.kit.cuda.Driver(cuda))  # instead of gemmhub.kit.cuda.load
+    backend = MyBackend(lambda: gemmhub_nvidia.driver.Driver(cuda))  # instead of gemmhub_nvidia.driver.load
     check(backend, case, FakeMemory(cuda))
     assert cuda.complaints == [] and cuda.stack == []
 
 A test sets ``faults`` (``{"cuMemAlloc_v2": 2}``), ``captures`` (``{stream: 1}``) or ``memory``, and inspects ``calls``
 and ``allocated``. A plugin that calls other functions of libcuda adds them in a subclass, as
-:mod:`gemmhub.testing.fake_library` describes; :mod:`gemmhub.testing.fake_kernels` has those for modules and launches.
+:mod:`gemmhub.testing.fake_library` describes; :mod:`gemmhub_nvidia.testing.fake_kernels` has those for modules
+and launches.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ NAMES = {
     LAUNCH_FAILED: (b"CUDA_ERROR_LAUNCH_FAILED", b"unspecified launch failure"),
 }
 H200 = {16: 132, 75: 9, 76: 0, 13: 1_980_000, 36: 3_201_000, 37: 6144, 97: 232_448}
-"""By CUdevice_attribute: multiprocessors, compute capability, clock, memory clock (kHz), width of the bus (bits)
-and bytes of shared memory of a block."""
+"""Attributes by CUdevice_attribute: multiprocessors, compute capability, clock, memory clock (kHz), width of the bus
+(bits) and bytes of shared memory of a block."""
 
-# Written from cuda.h, not from gemmhub.kit.cuda: tests compare the two.
+# Written from cuda.h, not from gemmhub_nvidia.driver: tests compare the two.
 TYPES: Types = {
     name: (c_int, arguments)
     for name, arguments in {
@@ -84,7 +85,7 @@ TYPES: Types = {
 
 
 class FakeCuda(FakeLibrary):
-    """An object with the functions of libcuda, and devices of one kind."""
+    """An object with the functions of libcuda, and devices of one model."""
 
     failed = UNKNOWN
     types = TYPES
@@ -324,9 +325,9 @@ class FakeCuda(FakeLibrary):
 
 def _aligned(nbytes: int) -> Array:
     """New memory at an address that is a multiple of 256."""
-    whole = np.empty(nbytes + 256, np.uint8)
-    start = -whole.ctypes.data % 256
-    return whole[start : start + nbytes]
+    padded = np.empty(nbytes + 256, np.uint8)
+    start = -padded.ctypes.data % 256
+    return padded[start : start + nbytes]
 
 
 class FakeMemory(Memory):

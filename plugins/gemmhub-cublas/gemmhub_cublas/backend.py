@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from gemmhub_nvidia import driver
+from gemmhub_nvidia.driver import Driver
+
 from gemmhub.backend import BASIC, Candidate, Kernel, Offer
 from gemmhub.capability import Ready, Refusal
-from gemmhub.kit import cuda
 from gemmhub.kit.corrections import NOTE
-from gemmhub.kit.cuda import Driver
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
 from gemmhub.problem import GemmProblem
 from gemmhub_cublas import corrections, library, lower, model, probe
@@ -35,7 +36,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
 
     def __init__(
         self,
-        open_driver: Callable[[], Driver] = cuda.load,
+        open_driver: Callable[[], Driver] = driver.load,
         open_library: Callable[[int], Library] = library.load,
     ) -> None:
         """Tests pass other functions that open the driver and the library."""
@@ -70,7 +71,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
     def _lower(self, problem: GemmProblem) -> Lowered | Refusal | None:
         """Return the lowered problem or a refusal; None where the result has no elements."""
         devices = len(self.machine.gpus)
-        if problem.device.kind != "cuda" or problem.device.index >= devices:
+        if problem.device.type != "cuda" or problem.device.index >= devices:
             return Refusal(f"the operands are on {problem.device}", f"copy them to one of {devices} CUDA devices")
         return lower.check_types(problem) if problem.empty else lower.lowered(problem)
 

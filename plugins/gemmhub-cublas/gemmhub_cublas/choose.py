@@ -26,7 +26,7 @@ from gemmhub_cublas.probe import Machine
 WORKSPACE = 64 * 2**20
 """Bytes of workspace that candidates may need: gemmhub's default limit."""
 WANTED = 16
-"""Number of algorithms to ask for. The library returns at most 8."""
+"""Number of algorithms to request. The library returns at most 8."""
 _USUAL_WORKSPACE = 32 * 2**20
 """Bytes of workspace for which the library first proposes algorithms, as torch.matmul does.
 
@@ -100,7 +100,7 @@ class Chooser:
     """The algorithms for one form on the device ``index``, which is current."""
 
     def __init__(self, machine: Machine, index: int, form: Form) -> None:
-        """Raises StatusError where a descriptor or the library's handle cannot be made."""
+        """Raises StatusError where a descriptor or the library's handle cannot be created."""
         self._lt = machine.library.lt
         self._objects = machine.objects
         self._handle = machine.handle(index)
@@ -113,19 +113,19 @@ class Chooser:
 
         They need at most ``limit`` bytes of workspace, and one of them none, where the library has such a one.
         """
-        found, status = self.proposed(min(_USUAL_WORKSPACE, limit))
-        _add(found, self.proposed(limit)[0])
-        if found and all(algorithm.workspace for algorithm in found):
-            _add(found, self.proposed(0)[0][:1])
-        _add(found, [x for x in map(self.swizzled, found) if x is not None and x.workspace <= limit])
-        return found, status
+        algorithms, status = self.proposed(min(_USUAL_WORKSPACE, limit))
+        _add(algorithms, self.proposed(limit)[0])
+        if algorithms and all(algorithm.workspace for algorithm in algorithms):
+            _add(algorithms, self.proposed(0)[0][:1])
+        _add(algorithms, [x for x in map(self.swizzled, algorithms) if x is not None and x.workspace <= limit])
+        return algorithms, status
 
     def first(self, limit: int) -> tuple[Algorithm | None, int]:
         """Return the library's first choice within ``limit`` bytes of workspace, or None, and the library's status."""
         status = 0
         for nbytes in (_USUAL_WORKSPACE, min(WORKSPACE, limit)):
-            found, status = self.proposed(nbytes)
-            for algorithm in found:
+            algorithms, status = self.proposed(nbytes)
+            for algorithm in algorithms:
                 if algorithm.workspace <= limit:
                     return algorithm, status
         return None, status
@@ -163,13 +163,13 @@ class Chooser:
         )
         if status not in _ANSWERS:
             raise StatusError("cublasLtMatmulAlgoGetHeuristic", status)
-        found: dict[str, Algorithm] = {}
+        algorithms: dict[str, Algorithm] = {}
         for result in results[: 0 if status else count.value]:
             data = _bytes(result)
             numbers = self._config(data)
             if result.state == 0 and result.workspace <= limit and _keeps_the_bound(numbers, self._form):
-                found.setdefault(text(numbers), Algorithm(text(numbers), data, result.workspace))
-        return list(found.values()), status
+                algorithms.setdefault(text(numbers), Algorithm(text(numbers), data, result.workspace))
+        return list(algorithms.values()), status
 
     def swizzled(self, algorithm: Algorithm) -> Algorithm | None:
         """Return the algorithm with the other CTA swizzling; None where there is no such variant."""
@@ -204,10 +204,10 @@ class Chooser:
         return tuple(numbers)
 
 
-def _add(algorithms: list[Algorithm], found: Sequence[Algorithm]) -> None:
+def _add(algorithms: list[Algorithm], others: Sequence[Algorithm]) -> None:
     """Append the algorithms that are new, each once."""
     configs = {algorithm.config for algorithm in algorithms}
-    algorithms += {algorithm.config: algorithm for algorithm in found if algorithm.config not in configs}.values()
+    algorithms += {algorithm.config: algorithm for algorithm in others if algorithm.config not in configs}.values()
 
 
 def _bytes(result: Any) -> bytes:

@@ -25,38 +25,38 @@ FIRST = "first"
 DATA = Path(__file__).parent / "data"
 """Folder with one folder of networks for each card."""
 _TILES = ((256, 128), (128, 256), (128, 128), (64, 64))
-_MOST_ALIGNED = 128
+_MAX_ALIGNMENT = 128
 """Bytes of a cache line: a larger alignment gains nothing."""
 
 
 def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Described | None:
     """Describe those of ``names`` that are candidates, with their features.
 
-    Returns None for products without a kind, without elements, or which the library refuses, and for cards whose rates
-    are not reported.
+    Returns None for products without a network, without elements, or which the library refuses, and for cards whose
+    rates are not reported.
     """
-    kind = kind_of(problem)
-    if kind is None or problem.empty or problem.k == 0 or not model.rated(card):
+    network = network_of(problem)
+    if network is None or problem.empty or problem.k == 0 or not model.rated(card):
         return None
     lowered = lower.lowered(problem)
     if not isinstance(lowered, Lowered):
         return None
-    found = [name for name in names if name == FIRST]
+    first = [name for name in names if name == FIRST]
     modelled = model.seconds(problem, lowered, card)
     return Described(
-        kind, found, [modelled for _ in found], [_features(problem, lowered, card, modelled) for _ in found]
+        network, first, [modelled for _ in first], [_features(problem, lowered, card, modelled) for _ in first]
     )
 
 
-def kind_of(problem: GemmProblem) -> str | None:
+def network_of(problem: GemmProblem) -> str | None:
     """Return one of :data:`KINDS`; None for float64 and complex products."""
-    return model.kind(problem) if problem.compute_dtype.name in ("float32", "int32") else None
+    return model.dtype_class(problem) if problem.compute_dtype.name in ("float32", "int32") else None
 
 
 def find(problem: GemmProblem, card: Card, library: str) -> Correction | None:
     """Return the correction for ``problem`` on ``card`` with that version of cuBLASLt; None where none was fitted."""
-    kind = kind_of(problem)
-    return corrections.find(DATA, kind, card.name, card.sms, card.bandwidth, library) if kind else None
+    network = network_of(problem)
+    return corrections.find(DATA, network, card.name, card.sms, card.bandwidth, library) if network else None
 
 
 def seconds(problem: GemmProblem, lowered: Lowered, card: Card, library: str) -> float | None:
@@ -81,7 +81,7 @@ def _features(problem: GemmProblem, lowered: Lowered, card: Card, modelled: floa
         tiles += [log(waves), m * n * count / (ceil(waves) * card.sms * rows * cols)]
     return [
         log(m), log(n), log(form.k), log(count), float(form.trans_a), float(form.trans_b),
-        *(log2(min(_MOST_ALIGNED, x)) for x in model.alignments(form)), float(problem.out.dtype.itemsize),
+        *(log2(min(_MAX_ALIGNMENT, x)) for x in model.alignments(form)), float(problem.out.dtype.itemsize),
         float(form.epilogue != lower.NO_EPILOGUE), float(form.addend), *tiles,
         log(modelled), log(modelled * card.bandwidth / problem.nbytes),
         log(modelled * model.rate(problem, card) / problem.flops), log(problem.flops / problem.nbytes),

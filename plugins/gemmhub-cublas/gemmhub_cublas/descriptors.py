@@ -1,7 +1,7 @@
 """The library's opaque objects: matrix layouts, operations and configured algorithms, shared between products.
 
-Two sizes of a kind of product differ in a layout or two; the layout of b, the operation and the algorithm are the same.
-So objects are looked up by what they hold. A shared object is not changed once it is made, so that any number of
+Two sizes of a product differ in a layout or two; the layout of b, the operation and the algorithm are the same.
+So objects are looked up by what they hold. A shared object is not changed once it is created, so that any number of
 threads may use it; only the address of a bias is part of an operation and differs from call to call, and such a call
 leases an operation of its own (:meth:`Operation.with_bias`).
 """
@@ -22,13 +22,13 @@ CONFIG = "iIiIIIIHH"
 ALGO_BYTES = 64
 """Bytes of cublasLtMatmulAlgo_t."""
 KEPT = 1024
-"""Largest number of objects of each kind that are kept for later products. Kernels keep those that they use."""
+"""Largest number of objects of each type that are kept for later products. Kernels keep those that they use."""
 _TRANS_A, _TRANS_B, _EPILOGUE, _BIAS_POINTER, _BIAS_TYPE = 3, 4, 7, 8, 26
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
 
 
-class Kind:
-    """The functions for one kind of opaque objects: cublasLt<name>Create, -SetAttribute and -Destroy."""
+class ObjectType:
+    """The functions for one type of opaque objects: cublasLt<name>Create, -SetAttribute and -Destroy."""
 
     def __init__(self, library: Library, name: str) -> None:
         self.name = name
@@ -40,60 +40,60 @@ class Kind:
 class Object:
     """An opaque object of the library, which is destroyed with this one."""
 
-    __slots__ = ("_kind", "handle")
+    __slots__ = ("_type", "handle")
 
-    def __init__(self, kind: Kind, *arguments: Any) -> None:
+    def __init__(self, object_type: ObjectType, *arguments: Any) -> None:
         """Create the object. Raises StatusError where that fails."""
         handle = c_void_p()
-        self._kind = kind
+        self._type = object_type
         self.handle = None
-        status = kind.create(byref(handle), *arguments)
+        status = object_type.create(byref(handle), *arguments)
         if status:
-            check(f"cublasLt{kind.name}Create", status)
+            check(f"cublasLt{object_type.name}Create", status)
         self.handle = handle.value
 
     def set(self, attribute: int, width: str, value: int) -> None:
         """Set an attribute whose C type the :mod:`struct` letter ``width`` names."""
         data = struct.pack(width, value)
-        status = self._kind.set(self.handle, attribute, data, len(data))
+        status = self._type.set(self.handle, attribute, data, len(data))
         if status:
-            check(f"cublasLt{self._kind.name}SetAttribute({attribute})", status)
+            check(f"cublasLt{self._type.name}SetAttribute({attribute})", status)
 
     def __del__(self) -> None:
         if self.handle is not None:
-            self._kind.destroy(self.handle)
+            self._type.destroy(self.handle)
 
 
 class Operation:
     """The operation of a form, and its variants with other addresses of the bias."""
 
     def __init__(
-        self, kind: Kind, compute: int, scale: int, trans_a: bool, trans_b: bool, epilogue: int, bias_type: int | None,
-        bias_alignment: int,
+        self, object_type: ObjectType, compute: int, scale: int, trans_a: bool, trans_b: bool, epilogue: int,
+        bias_type: int | None, bias_alignment: int,
     ) -> None:  # fmt: skip
-        self._arguments = kind, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment
+        self._arguments = object_type, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment
         self._free: list[Object] = []
-        self.shared = self._made()
+        self.shared = self._created()
         """The operation that is never changed; its bias, if any, has an address without memory."""
 
-    def _made(self) -> Object:
-        kind, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment = self._arguments
-        made = Object(kind, compute, scale)
-        made.set(_TRANS_A, "i", trans_a)
-        made.set(_TRANS_B, "i", trans_b)
-        made.set(_EPILOGUE, "I", epilogue)
+    def _created(self) -> Object:
+        object_type, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment = self._arguments
+        created = Object(object_type, compute, scale)
+        created.set(_TRANS_A, "i", trans_a)
+        created.set(_TRANS_B, "i", trans_b)
+        created.set(_EPILOGUE, "I", epilogue)
         if bias_type is not None:
-            made.set(_BIAS_TYPE, "i", bias_type)
+            created.set(_BIAS_TYPE, "i", bias_type)
             # The library chooses algorithms by the alignment of this address, and does not read from it.
-            made.set(_BIAS_POINTER, "Q", 256 + bias_alignment)
-        return made
+            created.set(_BIAS_POINTER, "Q", 256 + bias_alignment)
+        return created
 
     def with_bias(self, address: int) -> Object:
         """Lease an operation with the bias at ``address`` for one call: a concurrent or nested call has another."""
         try:
             leased = self._free.pop()
         except IndexError:
-            leased = self._made()
+            leased = self._created()
         leased.set(_BIAS_POINTER, "Q", address)
         return leased
 
@@ -122,14 +122,14 @@ class Objects:
     """The objects of a library that are kept for later products."""
 
     def __init__(self, library: Library) -> None:
-        layouts, operations = Kind(library, "MatrixLayout"), Kind(library, "MatmulDesc")
-        self.preferences = Kind(library, "MatmulPreference")
+        layouts, operations = ObjectType(library, "MatrixLayout"), ObjectType(library, "MatmulDesc")
+        self.preferences = ObjectType(library, "MatmulPreference")
         self._layout = lru_cache(KEPT)(partial(_layout, layouts))
         self._operation = lru_cache(KEPT)(partial(Operation, operations))
         self.algorithm = lru_cache(KEPT)(partial(_algorithm, library.lt))
         """:func:`_algorithm` of this library, by its other arguments."""
         self.descriptors = lru_cache(KEPT)(self._descriptors)
-        """The descriptors of a form. Raises StatusError where one cannot be made."""
+        """The descriptors of a form. Raises StatusError where one cannot be created."""
 
     def _descriptors(self, form: Form) -> Descriptors:
         count, layout = form.products, self._layout
@@ -145,8 +145,8 @@ class Objects:
         return Descriptors(operation, a, b, d if form.c is form.d else of(form.c), d)
 
 
-def _layout(kind: Kind, code: int, rows: int, cols: int, ld: int, count: int, stride: int) -> Object:
-    layout = Object(kind, code, rows, cols, ld)
+def _layout(object_type: ObjectType, code: int, rows: int, cols: int, ld: int, count: int, stride: int) -> Object:
+    layout = Object(object_type, code, rows, cols, ld)
     if count > 1:
         layout.set(_BATCH_COUNT, "i", count)
         layout.set(_BATCH_STRIDE, "q", stride)

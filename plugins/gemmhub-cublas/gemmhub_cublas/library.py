@@ -122,11 +122,11 @@ def _by_pathfinder() -> Iterator[tuple[Any, str]]:
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
     try:
-        found = load_nvidia_dynamic_lib("cublasLt")
+        loaded = load_nvidia_dynamic_lib("cublasLt")
     except (RuntimeError, OSError):
         return
-    where = found.abs_path or "libcublasLt"
-    yield ctypes.CDLL(where, handle=found._handle_uint), where
+    where = loaded.abs_path or "libcublasLt"
+    yield ctypes.CDLL(where, handle=loaded._handle_uint), where
 
 
 def _by_linker() -> Iterator[tuple[Any, str]]:
@@ -138,7 +138,7 @@ def _by_linker() -> Iterator[tuple[Any, str]]:
 
 
 SOURCES: tuple[Callable[[], Iterator[tuple[Any, str]]], ...] = (_loaded, _by_pathfinder, _by_linker)
-"""Where the library is looked for, in this order: each yields (loaded library, its origin)."""
+"""Search steps for the library, in this order: each yields (loaded library, its origin)."""
 
 
 def load(driver_major: int) -> Library:

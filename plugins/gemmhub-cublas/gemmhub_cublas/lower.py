@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gemmhub import lowering
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
-from gemmhub.lowering import BlasCall, fold_batch, readings, with_bias
+from gemmhub.lowering import BlasCall, equivalent_calls, fold_batch, with_bias
 from gemmhub.problem import GemmProblem, Operand
 
 TYPE = {
@@ -241,7 +241,7 @@ def check_types(problem: GemmProblem) -> Refusal | None:
 
 def _reading(problem: GemmProblem) -> BlasCall | Refusal:
     """Return the problem as a column-major call whose bias, if any, has one element for each row of the result."""
-    calls = readings(problem, "col")
+    calls = equivalent_calls(problem, "col")
     return calls if isinstance(calls, Refusal) else with_bias(calls, problem, "cuBLASLt")
 
 

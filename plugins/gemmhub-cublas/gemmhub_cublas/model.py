@@ -19,7 +19,7 @@ TMA = 16
 
 
 class Card(Protocol):
-    """The facts of a device that estimates use; :class:`gemmhub.kit.cuda.Gpu` has them."""
+    """The facts of a device that estimates use; :class:`gemmhub_nvidia.driver.Gpu` has them."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +40,7 @@ class Card(Protocol):
 
 
 class Constants(NamedTuple):
-    """The constants of the model, in cycles of an SM at its highest clock unless another unit is given."""
+    """The constants of the model, in cycles of an SM at its highest clock unless another unit is stated."""
 
     launch: float
     """Seconds between the end of one kernel and the start of the next."""
@@ -50,7 +50,7 @@ class Constants(NamedTuple):
     """Cycles that one cycle of arithmetic at the peak rate takes."""
     feed: float
     """Bytes of operands that an SM loads in a cycle."""
-    least: float
+    min_stage: float
     """Least cycles for 128 bytes along K."""
     tile: float
     """Overhead of a tile, besides its arithmetic."""
@@ -69,21 +69,21 @@ class Constants(NamedTuple):
 
 
 HALF = Constants(
-    launch=1.591e-6, start=2092.0, multiply=1.266, feed=100.1, least=163.7, tile=83.27, store=57.04, split=7317.0,
+    launch=1.591e-6, start=2092.0, multiply=1.266, feed=100.1, min_stage=163.7, tile=83.27, store=57.04, split=7317.0,
     partials=62.33, reading=0.9132, writing=0.6441, overlap=0.2689,
 )  # fmt: skip
 TF32 = Constants(
-    launch=2.974e-6, start=2308.0, multiply=1.307, feed=48.8, least=209.8, tile=151.6, store=37.99, split=1556.0,
+    launch=2.974e-6, start=2308.0, multiply=1.307, feed=48.8, min_stage=209.8, tile=151.6, store=37.99, split=1556.0,
     partials=13.85, reading=0.9491, writing=0.5305, overlap=0.2381,
 )  # fmt: skip
 SINGLE = Constants(
-    launch=2.517e-6, start=1890.0, multiply=1.24, feed=74.79, least=203.9, tile=1200.0, store=85.23, split=6421.0,
+    launch=2.517e-6, start=1890.0, multiply=1.24, feed=74.79, min_stage=203.9, tile=1200.0, store=85.23, split=6421.0,
     partials=40.0, reading=0.8511, writing=0.9515, overlap=0.9,
 )  # fmt: skip
 """Products of float32 and of wider types."""
 
 MISALIGNED = {"half": {2: 5.8, 4: 3.7, 8: 2.2}, "tf32": {4: 2.8, 8: 1.9}}
-"""Factors on all but a kernel's fixed time, by kind and by the alignment of rows and addresses in bytes.
+"""Factors on all but a kernel's fixed time, by dtype class and by the alignment of rows and addresses in bytes.
 
 Rows that are not aligned to 16 bytes exclude TMA, and the library's other kernels load a few elements at a time. Fitted
 to 25 products of benchmarks/run/map.py and of torch.matmul on an H100 and an H200.
@@ -97,7 +97,7 @@ corrections are fitted to the other order.
 """
 
 BYTE_BATCH = 1.5
-"""Factor for int8 batches of matrices up to 64 x 64 in the fast order, the least of four on an H100: 1.57 to 2.1.
+"""Factor for int8 batches of matrices up to 64 x 64 in the fast order, the smallest of four on an H100: 1.57 to 2.1.
 
 The corrections are fitted to single products.
 """
@@ -145,16 +145,16 @@ def rate(problem: GemmProblem, card: Card) -> float:
     return float(each) * card.sms * card.clock
 
 
-def kind(problem: GemmProblem) -> str:
-    """Return the kind of product: "byte", "half", "tf32", or "single" for float32 and wider dtypes."""
+def dtype_class(problem: GemmProblem) -> str:
+    """Return the dtype class of a product: "byte", "half", "tf32", or "single" for float32 and wider dtypes."""
     if problem.a.dtype.itemsize <= 2:
         return "half" if problem.a.dtype.itemsize == 2 else "byte"
     return "tf32" if problem.compute_dtype.name == "float32" and problem.permits_tf32 else "single"
 
 
 def constants(problem: GemmProblem) -> Constants:
-    """Return the constants for the kind of ``problem``."""
-    return {"half": HALF, "byte": HALF, "tf32": TF32, "single": SINGLE}[kind(problem)]
+    """Return the constants for the dtype class of ``problem``."""
+    return {"half": HALF, "byte": HALF, "tf32": TF32, "single": SINGLE}[dtype_class(problem)]
 
 
 def seconds(problem: GemmProblem, lowered: Lowered, card: Card) -> float:
@@ -162,14 +162,14 @@ def seconds(problem: GemmProblem, lowered: Lowered, card: Card) -> float:
     c = constants(problem)
     # float32 vectors have kernels of their own, which are bound by memory alone.
     vector = c is SINGLE and 1 in (problem.m, problem.n)
-    least = c.start + (0.0 if vector else min(_cycles_of_tiles(problem, card)))
+    min_cycles = c.start + (0.0 if vector else min(_cycles_of_tiles(problem, card)))
     moved = problem.m * problem.n * problem.batch_count * problem.out.dtype.itemsize
     memory = ((problem.nbytes - moved) / c.reading + moved / c.writing) / card.bandwidth + c.start / card.clock
-    computing = least / card.clock
+    computing = min_cycles / card.clock
     fixed = c.start / card.clock
-    whole = max(computing, memory) + c.overlap * min(computing, memory)
-    slowdown = MISALIGNED.get(kind(problem), {}).get(alignment(lowered.forms[0]), 1.0)
-    return fixed + slowdown * (whole - fixed) + c.launch + LAUNCH * (len(lowered.offsets) - 1)
+    overlapped = max(computing, memory) + c.overlap * min(computing, memory)
+    slowdown = MISALIGNED.get(dtype_class(problem), {}).get(alignment(lowered.forms[0]), 1.0)
+    return fixed + slowdown * (overlapped - fixed) + c.launch + LAUNCH * (len(lowered.offsets) - 1)
 
 
 def byte_order(problem: GemmProblem, lowered: Lowered) -> float:
@@ -212,12 +212,12 @@ def _cycles(problem: GemmProblem, tile: tuple[int, int], each: float, sms: int, 
     tiles = -(-problem.m // tile[0]) * -(-problem.n // tile[1]) * problem.batch_count
     stages = max(1, -(-problem.k * size // _K_BYTES))
     operations = 8 if problem.compute_dtype.kind == "c" else 2
-    stage = max(c.multiply * operations * area * _K_BYTES / size / each, sum(tile) * _K_BYTES / c.feed, c.least)
+    stage = max(c.multiply * operations * area * _K_BYTES / size / each, sum(tile) * _K_BYTES / c.feed, c.min_stage)
     around = c.tile + area * _ACCUMULATOR / c.store
-    found = []
+    cycles = []
     for splits in _SPLITS:
         if splits > stages or (splits > 1 and tiles * splits > 2 * sms):
             break
         added = c.split + splits * area * _ACCUMULATOR / c.partials if splits > 1 else 0.0
-        found.append(-(-tiles * splits // sms) * (-(-stages // splits) * stage + around) + added)
-    return min(found)
+        cycles.append(-(-tiles * splits // sms) * (-(-stages // splits) * stage + around) + added)
+    return min(cycles)

@@ -15,4 +15,4 @@ def _load() -> Backend:
 @hookimpl
 def gemmhub_backends() -> list[BackendDescription]:
     summary = "cuBLASLt on NVIDIA GPUs: every dtype it has, fused bias, relu and gelu_tanh"
-    return [BackendDescription("cublas", _load, summary, device_kinds=("cuda",), contract=2)]
+    return [BackendDescription("cublas", _load, summary, device_types=("cuda",), contract=2)]

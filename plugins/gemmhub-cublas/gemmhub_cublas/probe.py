@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import byref, c_void_p
 
-from gemmhub.capability import Absent, Device, Ready
-from gemmhub.kit import cuda, locks
-from gemmhub.kit.cuda import Driver, DriverError, Gpu
+from gemmhub_nvidia import probe
+from gemmhub_nvidia.driver import Driver, DriverError, Gpu
+
+from gemmhub.capability import Absent, Ready
+from gemmhub.kit import locks
 from gemmhub_cublas.descriptors import Objects
 from gemmhub_cublas.library import Library, LibraryError, StatusError, check
 from gemmhub_cublas.workspace import Workspace
 
-OLDEST_DRIVER = 12
-"""The oldest CUDA of the driver, by its major version."""
+OLDEST_DRIVER = (12,)
+"""The oldest CUDA version of the driver."""
 
 
 class Machine:
@@ -34,27 +36,24 @@ class Machine:
         if handle is None:
             with self._lock, self.gpus[index]:
                 if index not in self._handles:
-                    made = c_void_p()
-                    check("cublasLtCreate", self.library.lt.cublasLtCreate(byref(made)))
-                    self._handles[index] = made.value or 0
+                    created = c_void_p()
+                    check("cublasLtCreate", self.library.lt.cublasLtCreate(byref(created)))
+                    self._handles[index] = created.value or 0
                 handle = self._handles[index]
         return handle
 
 
 def look(open_driver: Callable[[], Driver], open_library: Callable[[int], Library]) -> Machine | Absent:
     """Return the machine, or what it lacks and the remedy. Never raises."""
-    found = cuda.look(open_driver, "525", "an NVIDIA GPU")
-    if isinstance(found, Absent):
-        return found
-    driver, gpus = found
-    major, minor = driver.cuda_version
-    if major < OLDEST_DRIVER:
-        return Absent(
-            f"the NVIDIA driver runs up to CUDA {major}.{minor}, CUDA {OLDEST_DRIVER} is needed",
-            "update the NVIDIA driver to 525 or later",
-        )
+    probed = probe.look(open_driver, "525", "an NVIDIA GPU")
+    if isinstance(probed, Absent):
+        return probed
+    driver, gpus = probed
+    old = probe.too_old(driver, OLDEST_DRIVER, "525")
+    if old is not None:
+        return old
     try:
-        machine = Machine(driver, gpus, open_library(major))
+        machine = Machine(driver, gpus, open_library(driver.cuda_version[0]))
         # One handle shows that the library works: on the device that is in use already, if there is one.
         machine.handle(driver.current_device() or 0)
     except LibraryError as error:
@@ -73,8 +72,5 @@ def look(open_driver: Callable[[], Driver], open_library: Callable[[int], Librar
 
 def ready(machine: Machine) -> Ready:
     """Return the devices and versions of ``machine``."""
-    return Ready(
-        tuple(Device("cuda", gpu.index) for gpu in machine.gpus),
-        {"cublasLt": machine.library.version, **cuda.versions(machine.driver, machine.gpus)},
-        (f"cuBLASLt from {machine.library.where}",),
-    )
+    library = {"cublasLt": machine.library.version}
+    return probe.ready(machine.driver, machine.gpus, library, f"cuBLASLt from {machine.library.where}")

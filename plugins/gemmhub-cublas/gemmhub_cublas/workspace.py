@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gemmhub.kit.cuda import Gpu
-from gemmhub.kit.cuda_scratch import Scratch
+from gemmhub_nvidia.driver import Gpu
+from gemmhub_nvidia.scratch import Scratch
 
 
 class Workspace(Scratch):

@@ -6,10 +6,11 @@ import numpy as np
 from fake_lt import FakeLt
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.library import Library
+from gemmhub_nvidia.driver import Driver
+from gemmhub_nvidia.testing import fake_cuda
 
 from gemmhub.capability import Device
-from gemmhub.kit.cuda import Driver
-from gemmhub.testing import fake_cuda, problems
+from gemmhub.testing import problems
 from gemmhub.testing.problems import bias, operand
 
 __all__ = ["Arrays", "FakeMemory", "Home", "bias", "operand", "problem"]

@@ -149,7 +149,7 @@ def test_a_size_of_a_known_bucket_is_checked_and_nothing_is_proposed(home, backe
 def test_a_small_workspace_runs_another_candidate(backend, monkeypatch):
     """gemmhub takes the first that is not refused, and reports why."""
     monkeypatch.setenv("GEMMHUB_WORKSPACE_MIB", "1")
-    description = gemmhub.BackendDescription("cublas", lambda: backend, "", device_kinds=("cuda",), contract=2)
+    description = gemmhub.BackendDescription("cublas", lambda: backend, "", device_types=("cuda",), contract=2)
     monkeypatch.setattr(
         registry.Registry, "_discover", lambda found: found.add(description, "cublas", "gemmhub-cublas")
     )

@@ -173,13 +173,13 @@ PRODUCTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("asked", PRODUCTS, ids=corrections.kind_of)
+@pytest.mark.parametrize("asked", PRODUCTS, ids=corrections.network_of)
 def test_a_correction_is_a_factor(backend, card, data, asked):
     assert backend.offer(asked).first.seconds == pytest.approx(FACTOR * modelled(asked, card))
     assert NOTE not in backend.offer(asked).remark(backend.offer(asked).first.name)
 
 
-@pytest.mark.parametrize("asked", PRODUCTS, ids=corrections.kind_of)
+@pytest.mark.parametrize("asked", PRODUCTS, ids=corrections.network_of)
 def test_without_one_the_model_alone_serves(backend, card, asked, monkeypatch, tmp_path):
     """cuBLASLt is the vendor's library: its estimate has no margin."""
     monkeypatch.setattr(corrections, "DATA", tmp_path)

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 from fakes import bias, operand, problem
 from gemmhub_cublas.backend import CublasBackend
-
-from gemmhub.capability import Refusal
-from gemmhub.testing import Case, ConformanceSuite, TorchMemory, check
-from gemmhub.testing.torch_cuda import (
+from gemmhub_nvidia.testing.torch_cuda import (
+    TorchMemory,
     TorchProduct,
     check_fresh_thread,
     check_graph,
@@ -24,8 +22,11 @@ from gemmhub.testing.torch_cuda import (
     check_users_in_fresh_threads,
 )
 
+from gemmhub.capability import Refusal
+from gemmhub.testing import Case, ConformanceSuite, check
+
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+pytestmark = [pytest.mark.device, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")]
 
 LIMIT = 64 * 2**20
 SPLIT = problem(m=64, n=64, k=16384, dtype="float16")

@@ -8,9 +8,8 @@ import struct
 import pytest
 from fake_lt import CONFIG, FakeLt
 from gemmhub_cublas import choose, descriptors, library
-
-from gemmhub.kit import cuda
-from gemmhub.testing.fake_cuda import FakeCuda
+from gemmhub_nvidia.driver import FUNCTIONS
+from gemmhub_nvidia.testing.fake_cuda import FakeCuda
 
 
 def width(kind):
@@ -25,9 +24,9 @@ def test_library_declarations(name):
     assert (width(result), [*map(width, arguments)]) == (width(expected), [*map(width, types)])
 
 
-@pytest.mark.parametrize("name", cuda.FUNCTIONS)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_driver_declarations(name):
-    assert [*map(width, cuda.FUNCTIONS[name])] == [*map(width, FakeCuda.types[name][1])]
+    assert [*map(width, FUNCTIONS[name])] == [*map(width, FakeCuda.types[name][1])]
 
 
 def test_configuration_widths():

@@ -70,7 +70,7 @@ def microseconds(asked, card=H200):
 def test_recorded_products(kind):
     """The typical error is below 25 %, and no estimate is off by a factor of 1.6."""
     asked = [(stored(dtype, orders, m, n, k), measured) for m, n, k, orders, dtype, measured in RECORDED]
-    errors = [log(microseconds(given) / measured) for given, measured in asked if model.kind(given) == kind]
+    errors = [log(microseconds(given) / measured) for given, measured in asked if model.dtype_class(given) == kind]
     assert len(errors) >= 8
     assert np.mean(np.abs(errors)) < log(1.25)
     assert np.max(np.abs(errors)) < log(1.6)
@@ -121,9 +121,9 @@ def test_launches_are_paid_for():
     ("float64", "single"), ("complex64", "single"),
 ])  # fmt: skip
 def test_kinds(dtype, kind):
-    assert model.kind(problem(16, 16, 16, dtype, out="int32" if dtype == "int8" else None)) == kind
-    assert model.kind(problem(precision="tf32")) == "tf32"
-    assert model.kind(problem(precision="bf16x3")) == "single"
+    assert model.dtype_class(problem(16, 16, 16, dtype, out="int32" if dtype == "int8" else None)) == kind
+    assert model.dtype_class(problem(precision="tf32")) == "tf32"
+    assert model.dtype_class(problem(precision="bf16x3")) == "single"
 
 
 @pytest.mark.parametrize("attribute", ["sms", "clock", "bandwidth"])

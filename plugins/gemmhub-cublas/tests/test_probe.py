@@ -12,11 +12,11 @@ from fakes import Home, problem
 from gemmhub_cublas import library
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.library import Library
+from gemmhub_nvidia.driver import Driver
 
 from gemmhub.backend import Offer
 from gemmhub.capability import Absent, Device, Ready
 from gemmhub.kit import install
-from gemmhub.kit.cuda import Driver
 from gemmhub.testing.check import honest
 
 
@@ -164,7 +164,7 @@ def test_registered():
     """The entry point's module describes the backend."""
     (point,) = [x for x in importlib.metadata.entry_points(group="gemmhub") if x.name == "cublas"]
     (description,) = point.load().gemmhub_backends()
-    assert (description.name, description.device_kinds, description.contract) == ("cublas", ("cuda",), 2)
+    assert (description.name, description.device_types, description.contract) == ("cublas", ("cuda",), 2)
     assert isinstance(description.load(), CublasBackend)
 
 

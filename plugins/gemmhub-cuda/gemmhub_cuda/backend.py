@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.driver import Driver
+from gemmhub_nvidia.nvrtc import Compiler
+
 from gemmhub.backend import BASIC, WORKSPACE, Candidate, Kernel, Offer
 from gemmhub.capability import Ready, Refusal
-from gemmhub.kit import nvrtc
 from gemmhub.kit.corrections import NOTE, UNMEASURED
-from gemmhub.kit.cuda import Driver
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
-from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
-from gemmhub_cuda import corrections, model, probe, sources, wave_model
-from gemmhub_cuda.form import ACTIVATIONS
+from gemmhub_cuda import probe
+from gemmhub_cuda.candidate import Choice, named
+from gemmhub_cuda.cost import corrections, model, wave_model
 from gemmhub_cuda.launch import Launch
 from gemmhub_cuda.lower import check_types, lowered
-from gemmhub_cuda.model import Choice
-from gemmhub_cuda.variant import Variant
+from gemmhub_cuda.variants import sources
+from gemmhub_cuda.variants.form import ACTIVATIONS
+from gemmhub_cuda.variants.variant import Variant
 
 _PROPOSED = 8
 """Number of candidates that tuning times."""
 MARGIN = 1.1
-"""Factor on the least of many estimates, which is too low on average (selection bias).
+"""Factor on the smallest of many estimates, which is too low on average (selection bias).
 
 Without it, next to gemmhub-cublas and gemmhub-hopper, this backend was chosen for 14 of 2038 random 16-bit products:
 for 13 of them another was faster, and it lost 9 % on average.
@@ -52,7 +55,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
     def _refusal(self, problem: GemmProblem) -> Refusal | None:
         """Return a refusal of operands on another device, and of dtypes or an epilogue without a kernel."""
         indices = [gpu.index for gpu in self.machine.usable]
-        if problem.device.kind == "cuda" and problem.device.index in indices:
+        if problem.device.type == "cuda" and problem.device.index in indices:
             return check_types(problem, self.machine.cards[problem.device.index].capability)
         return Refusal(
             f"the operands are on {problem.device}, for which there are no kernels",
@@ -80,7 +83,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
         if all(choice.workspace_bytes for _, choice in timed):
             unsplit = corrections.ranked(lowering, card, 0, correction)
             timed[_PROPOSED - 1 :] = unsplit[:1] or timed[_PROPOSED - 1 :]
-        measured = timed[0][1].shape.measured(card) or correction is not None
+        measured = model.measured(timed[0][1], card) or correction is not None
         factor = MARGIN * (1.0 if measured else UNMEASURED)
         choices = {choice.name: choice for _, choice in timed}
 
@@ -105,12 +108,12 @@ class CudaBackend(MachineBackend[probe.Machine]):
         lowering = lowered(problem, card.capability)
         if isinstance(lowering, Refusal):
             return lowering
-        choice = model.named(lowering, candidate)
+        choice = named(lowering, candidate)
         if choice is None:
             return Refusal(f"there is no kernel called {candidate}", "name another candidate")
-        why = model.refusal(choice, card, workspace_limit)
+        why = choice.refusal(card, workspace_limit)
         if why is not None:
-            fits = model.refusal(choice, card, choice.workspace_bytes) is None
+            fits = choice.refusal(card, choice.workspace_bytes) is None
             return Refusal(
                 f"{candidate} does not run {problem}: {why}",
                 "raise the setting workspace_mib, or name another candidate" if fits else "name another candidate",

@@ -6,12 +6,12 @@ import ctypes
 from ctypes import c_float, c_int, c_int64, c_uint64
 from typing import Any
 
+from gemmhub_nvidia.driver import Gpu
+from gemmhub_nvidia.launch import STREAM_WORD, WORD, Function, Slot
+from gemmhub_nvidia.scratch import COUNTERS, Scratch
+
 from gemmhub.backend import Run
-from gemmhub.errors import KernelError
-from gemmhub.kit.cuda import Gpu
-from gemmhub.kit.cuda_launch import STREAM_WORD, WORD, Slot, Starter
-from gemmhub.kit.cuda_scratch import COUNTERS, Scratch
-from gemmhub_cuda.model import Choice
+from gemmhub_cuda.candidate import Choice
 
 
 class Params(ctypes.Structure):
@@ -60,14 +60,14 @@ class Launch:
         self._alone = alone
         self._calls = tuple(choice.offsets())
         self._at_once = at_once
-        self._template = Arguments(params(choice, at_once))
-        self._slots: list[Slot] = []
-        self._starter = Starter(gpu.driver, function)
-
-    def _slot(self) -> Slot:
-        choice = self._choice
-        grid = choice.grid(self._calls[0][4], self._at_once)
-        return Slot(self._template, grid, choice.variant.threads, choice.variant.shared_bytes)
+        template, grid, variant = (
+            Arguments(params(choice, at_once)),
+            choice.grid(self._calls[0][4], at_once),
+            choice.variant,
+        )
+        self._kernel = Function(
+            gpu, "cuda", function, lambda: Slot(template, grid, variant.threads, variant.shared_bytes)
+        )
 
     @property
     def run(self) -> Run:
@@ -77,8 +77,8 @@ class Launch:
         return self._fast_path() if bare and self._alone else self._run
 
     def _fast_path(self) -> Run:
-        launch, function = self._starter.launch, self._starter.function
-        free, make, slow_path = self._slots, self._slot, self._run
+        kernel, slow_path = self._kernel, self._run
+        launch, function, free, make = kernel.launch, kernel.function, kernel.free, kernel.slot
         first, second = ("b", "a") if self._choice.lowering.swapped else ("a", "b")
         a_word, b_word, d_word = _word(first), _word(second), _word("d")
 
@@ -103,10 +103,11 @@ class Launch:
     def _run(
         self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
     ) -> None:
+        kernel = self._kernel
         try:
-            slot = self._slots.pop()
+            slot = kernel.free.pop()
         except IndexError:
-            slot = self._slot()
+            slot = kernel.slot()
         if self._choice.lowering.swapped:
             a, b = b, a
         stream = stream or 0
@@ -116,17 +117,17 @@ class Launch:
             if self._choice.splits > 1:
                 with self._gpu, self._workspace.lease(stream, self._choice.workspace_bytes, self._limit) as lease:
                     p.counters, p.partials = lease.address, lease.address + COUNTERS
-                    self._check(self._launch_all(slot, stream, a, b, c, out))
+                    kernel.check(self._launch_all(slot, stream, a, b, c, out))
                 return
             if self._alone:
                 status = self._launch_all(slot, stream, a, b, c, out)
                 if not status or self._gpu.is_current():
-                    self._check(status)
+                    kernel.check(status)
                     return
             with self._gpu:
-                self._check(self._launch_all(slot, stream, a, b, c, out))
+                kernel.check(self._launch_all(slot, stream, a, b, c, out))
         finally:
-            self._slots.append(slot)
+            kernel.free.append(slot)
 
     def _launch_all(self, slot: Slot, stream: int, a: int, b: int, c: int | None, d: int) -> int:
         """Launch for each part of the batch until one fails; return the CUresult of the last launch."""
@@ -135,11 +136,7 @@ class Launch:
             p.a, p.b, p.c, p.d = a + at_a, b + at_b, c + at_c if c else 0, d + at_d
             p.batch = count
             slot.grid[0], _, slot.grid[2] = self._choice.grid(count, self._at_once)
-            status = self._starter.start(slot, stream)
+            status = self._kernel.start(slot, stream)
             if status:
                 break
         return status
-
-    def _check(self, status: int) -> None:
-        if status:
-            raise KernelError("cuda", f"cuLaunchKernelEx: {self._gpu.driver.words(status)} ({status})")

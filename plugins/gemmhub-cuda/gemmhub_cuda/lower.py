@@ -13,8 +13,8 @@ from gemmhub import lowering
 from gemmhub.capability import Refusal
 from gemmhub.lowering import BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub_cuda import mma
-from gemmhub_cuda.form import TYPES, Form
+from gemmhub_cuda.variants import mma
+from gemmhub_cuda.variants.form import TYPES, Form
 
 LONGEST = 2**31 - 512
 """Largest number of elements along a side: coordinates have 31 bits, and a tile may overhang."""
@@ -45,18 +45,18 @@ class Lowering:
     outer: tuple[BatchDim, ...]
     """Batch dimensions that take launches of their own."""
 
-    def offsets(self, most: int | None = None) -> Iterator[tuple[int, int, int, int, int]]:
+    def offsets(self, max_count: int | None = None) -> Iterator[tuple[int, int, int, int, int]]:
         """Yield for each launch the offsets of a, b, c and d in bytes, and its number of matrices.
 
-        ``most``: the largest batch of one launch, :data:`MAX_BATCH` unless given.
+        ``max_count``: the largest batch of one launch, by default :data:`MAX_BATCH`.
         """
-        most = most or MAX_BATCH
+        max_count = max_count or MAX_BATCH
         sizes = (self.form.input_bytes,) * 2 + (self.form.output_bytes,) * 2
-        for place in lowering.offsets(self.outer, sizes):
-            for first in range(0, self.batch.count, most):
+        for offsets in lowering.offsets(self.outer, sizes):
+            for first in range(0, self.batch.count, max_count):
                 steps = (first * stride * size for stride, size in zip(self.batch.strides, sizes))
-                a, b, c, d = (x + y for x, y in zip(place, steps))
-                yield a, b, c, d, min(most, self.batch.count - first)
+                a, b, c, d = (x + y for x, y in zip(offsets, steps))
+                yield a, b, c, d, min(max_count, self.batch.count - first)
 
 
 def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowering | Refusal:
@@ -141,8 +141,8 @@ def _check_bytes(problem: GemmProblem, capability: tuple[int, int]) -> Refusal |
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """How a kernel reads an operand."""
+class _OperandAccess:
+    """The access of a kernel to an operand."""
 
     mn_major: bool
     """Whether the operand is contiguous along M (N); else along K."""
@@ -152,31 +152,31 @@ class _Reading:
     """Its alignment in bytes, as in :class:`Form`."""
 
 
-def _read(operand: Operand, k_major: str, side: int, steps: list[int]) -> _Reading:
+def _read(operand: Operand, k_major: str, side: int, steps: list[int]) -> _OperandAccess:
     """Return how the kernel reads an operand.
 
     ``side`` is its m (n), ``k_major`` the order that is contiguous along K, ``steps`` the strides of the batch. An
     operand of one row or column has both orders: the wider loads decide. MN-major rows must also end at a multiple of a
     load: the kernels have no wide loads for remainders.
     """
-    found, layout = [], operand.layout
+    accesses, layout = [], operand.layout
     for order in ("row", "col"):
         if layout.stored(order):
             mn_major, rows = order != k_major, layout.rows if order == "row" else layout.cols
             ld = layout.leading_dimension(order) if rows > 1 else 0
             alignment = lowering.alignment(operand, [*steps, ld, side * mn_major])
-            found.append(_Reading(mn_major, ld, min(16, alignment)))
-    return max(found, key=lambda reading: (reading.alignment, not reading.mn_major))
+            accesses.append(_OperandAccess(mn_major, ld, min(16, alignment)))
+    return max(accesses, key=lambda access: (access.alignment, not access.mn_major))
 
 
-def _check_span(call: BlasCall, *readings: _Reading) -> Refusal | None:
+def _check_span(call: BlasCall, *accesses: _OperandAccess) -> Refusal | None:
     """Refuse rows that are too far apart: the float32 kernel's offsets within a tile have 31 bits."""
     names = ("b", "a") if call.swapped else ("a", "b")
-    for name, reading, side in zip(names, readings, (call.m, call.n)):
-        rows = 16 if reading.mn_major else min(side, 256)
-        if (rows - 1) * reading.ld > _FURTHEST:
+    for name, access, side in zip(names, accesses, (call.m, call.n)):
+        rows = 16 if access.mn_major else min(side, 256)
+        if (rows - 1) * access.ld > _FURTHEST:
             return Refusal(
-                f"{name} has a leading dimension of {reading.ld} elements: a tile would span more than {_FURTHEST}",
+                f"{name} has a leading dimension of {access.ld} elements: a tile would span more than {_FURTHEST}",
                 "multiply in parts, each a copy",
             )
     return None

@@ -15,4 +15,4 @@ def _load() -> Backend:
 @hookimpl
 def gemmhub_backends() -> list[BackendDescription]:
     summary = "handwritten kernels for every NVIDIA GPU: float32; from Ampere on 16 bits and int8; fused epilogues"
-    return [BackendDescription("cuda", _load, summary, device_kinds=("cuda",), contract=2)]
+    return [BackendDescription("cuda", _load, summary, device_types=("cuda",), contract=2)]

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import c_void_p
-from typing import Any
 
-from gemmhub.capability import Absent, Device, Ready
-from gemmhub.kit import cuda, nvrtc
-from gemmhub.kit.cuda import Driver, Gpu
-from gemmhub.kit.cuda_scratch import Scratch
-from gemmhub.kit.nvrtc import Compiler
-from gemmhub_cuda.model import Card
+from gemmhub_nvidia import probe
+from gemmhub_nvidia.driver import KERNELS, Driver, Gpu, load
+from gemmhub_nvidia.nvrtc import Compiler
 
-OLDEST_DRIVER = (12, 4)
-"""The oldest CUDA version of the driver."""
-
-FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    **cuda.KERNELS,
-    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
-}
-"""Functions of the driver that the plugin calls, with their arguments."""
+from gemmhub.capability import Absent, Ready
+from gemmhub_cuda.variants.card import Card
 
 
 def open_driver() -> Driver:
-    """Load the driver, as :func:`gemmhub.kit.cuda.load` does."""
-    return cuda.load(FUNCTIONS)
+    """Load the driver, as :func:`gemmhub_nvidia.driver.load` does."""
+    return load(KERNELS)
 
 
 def oldest(compiler: Compiler) -> tuple[int, int]:
@@ -33,16 +22,12 @@ def oldest(compiler: Compiler) -> tuple[int, int]:
     return (7, 0) if compiler.version[0] < 13 else (7, 5)
 
 
-class Machine:
-    """The driver, the compiler and the devices, with a workspace for each."""
+class Machine(probe.Machine):
+    """The driver, the compiler and the devices."""
 
     def __init__(self, driver: Driver, compiler: Compiler, gpus: tuple[Gpu, ...]) -> None:
-        self.driver = driver
-        self.compiler = compiler
-        self.gpus = gpus
-        """All devices: their indices are those of gemmhub's devices."""
+        super().__init__(driver, compiler, gpus)
         self.cards = tuple(map(Card.of, gpus))
-        self.workspaces = tuple(map(Scratch, gpus))
 
     @property
     def usable(self) -> tuple[Gpu, ...]:
@@ -52,25 +37,17 @@ class Machine:
 
 def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> Machine | Absent:
     """Return the machine, or what it lacks and the remedy. Never raises."""
-    found = cuda.look(open_driver, "550", "an NVIDIA GPU")
-    if isinstance(found, Absent):
-        return found
-    driver, gpus = found
-    if driver.cuda_version < OLDEST_DRIVER:
-        return Absent(
-            "the NVIDIA driver runs up to CUDA {}.{}, CUDA {}.{} is needed".format(
-                *driver.cuda_version, *OLDEST_DRIVER
-            ),
-            "update the NVIDIA driver to 550 or later",
-        )
-    compiler = nvrtc.look(open_compiler, driver)
+    probed = probe.look(open_driver, "550", "an NVIDIA GPU")
+    if isinstance(probed, Absent):
+        return probed
+    driver, gpus = probed
+    compiler = probe.find_compiler(open_compiler, driver)
     if isinstance(compiler, Absent):
         return compiler
     if all(gpu.capability < oldest(compiler) for gpu in gpus):
-        names = ", ".join(sorted({f"{gpu.name} ({gpu.capability[0]}.{gpu.capability[1]})" for gpu in gpus}))
         return Absent(
             "NVRTC {}.{} compiles for compute capability {}.{} and later; this machine has {}".format(
-                *compiler.version, *oldest(compiler), names
+                *compiler.version, *oldest(compiler), probe.names(gpus)
             ),
             "install NVRTC 12 (gemmhub-cuda[cu12]), which compiles for 7.0 and later, or use another backend",
         )
@@ -79,8 +56,4 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
 
 def ready(machine: Machine) -> Ready:
     """Return the devices and versions of ``machine``."""
-    return Ready(
-        tuple(Device("cuda", gpu.index) for gpu in machine.usable),
-        {"nvrtc": "{}.{}".format(*machine.compiler.version), **cuda.versions(machine.driver, machine.usable)},
-        (f"NVRTC from {machine.compiler.where}",),
-    )
+    return machine.ready(machine.usable)

@@ -6,10 +6,9 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 
-from gemmhub_cuda.sources import source
-
-from gemmhub.kit import nvrtc
-from gemmhub.kit.nvrtc import Compiled, CompilerError
+from gemmhub_cuda.variants.sources import source
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.nvrtc import Compiled, CompilerError
 
 LIMITS = {(8, 0): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (9, 0): 227 * 1024}
 """Bytes of shared memory of a CTA, by compute capability."""

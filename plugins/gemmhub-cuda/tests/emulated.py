@@ -29,31 +29,15 @@ What the emulator demands of a kernel, and what it sees:
 from __future__ import annotations
 
 import ctypes
-import shutil
-import tempfile
 from collections.abc import Mapping
 from ctypes import c_char_p, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 
-import gemmhub_cuda
-from gemmhub_cuda import sources
+from gemmhub_cuda.variants import sources
+from gemmhub_nvidia.testing.emulator import EmulatedKernels
 
-from gemmhub.testing.host_kernels import HostKernels
-
-_HERE = Path(__file__).parent / "emulator"
-
-
-def _host_kernels(folder):
-    """The kernels and the header of their activations, copied to ``folder``, for the host."""
-    shutil.copytree(Path(gemmhub_cuda.__path__[0]) / "kernels", folder, dirs_exist_ok=True)
-    for name, text in sources.activations().items():
-        (Path(folder) / name).write_text(text)
-    return HostKernels(Path(folder), _HERE)
-
-
-_FOLDER = tempfile.TemporaryDirectory(prefix="gemmhub-cuda-kernels-")
-_KERNELS = _host_kernels(_FOLDER.name)
+_KERNELS = EmulatedKernels("gemmhub_cuda", sources.activations(), Path(__file__).parent / "emulator")
 
 
 class EmulatorError(AssertionError):

@@ -8,9 +8,8 @@ from typing import ClassVar
 
 import emulated
 from gemmhub_cuda.launch import Params
-
-from gemmhub.testing.fake_cuda import H200
-from gemmhub.testing.fake_kernels import FakeKernels
+from gemmhub_nvidia.testing.fake_cuda import H200
+from gemmhub_nvidia.testing.fake_kernels import FakeKernels
 
 EVERYWHERE = SimpleNamespace(ctypes=SimpleNamespace(data=4096), nbytes=2**47)
 """Operands may have any address: mma_product.py checks which addresses a kernel accesses."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from fake_cuda import FakeCuda
 from gemmhub_cuda.backend import CudaBackend
-from gemmhub_cuda.probe import FUNCTIONS
-
-from gemmhub.kit.cuda import Driver
-from gemmhub.testing import fake_cuda
-from gemmhub.testing.fake_kernels import FakeCompiler
+from gemmhub_nvidia.driver import KERNELS, Driver
+from gemmhub_nvidia.testing import fake_cuda
+from gemmhub_nvidia.testing.fake_kernels import FakeCompiler
 
 
 class Home:
@@ -18,7 +16,7 @@ class Home:
         self.cuda = FakeCuda(**cuda)
 
     def backend(self):
-        backend = CudaBackend(lambda: Driver(self.cuda, FUNCTIONS), FakeCompiler)
+        backend = CudaBackend(lambda: Driver(self.cuda, KERNELS), FakeCompiler)
         backend.probe()
         return backend
 

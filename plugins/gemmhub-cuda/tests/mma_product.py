@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import emulated
 import numpy as np
-from gemmhub_cuda import batch as batches
-from gemmhub_cuda.form import Form
 from gemmhub_cuda.launch import Params
-from gemmhub_cuda.variant import Shape, Variant
+from gemmhub_cuda.variants import batch as batches
+from gemmhub_cuda.variants.form import Form
+from gemmhub_cuda.variants.variant import Shape, Variant
 
 from gemmhub.accuracy import error_model, reference
 from gemmhub.dtypes import as_dtype

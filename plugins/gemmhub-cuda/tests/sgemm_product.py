@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmhub_cuda.form import Form
-from gemmhub_cuda.sgemm import Variant
+from gemmhub_cuda.variants.form import Form
+from gemmhub_cuda.variants.sgemm import Variant
 from mma_product import Product
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fakes import Home
-from gemmhub_cuda import form, sources
 from gemmhub_cuda.backend import CudaBackend
-from gemmhub_cuda.batch import SHAPES as BATCHES
-from gemmhub_cuda.mma import SHAPES as TENSOR
-from gemmhub_cuda.sgemm import SHAPES as SINGLE
+from gemmhub_cuda.variants import form, sources
+from gemmhub_cuda.variants.batch import SHAPES as BATCHES
+from gemmhub_cuda.variants.mma import SHAPES as TENSOR
+from gemmhub_cuda.variants.sgemm import SHAPES as SINGLE
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.nvrtc import CompilerError
 from mma_product import Launch, Product
 from problems import problem
 from sgemm_product import Single
 
 from gemmhub.backend import Offer, answer
 from gemmhub.epilogues import EPILOGUES, Epilogue
-from gemmhub.kit import nvrtc
-from gemmhub.kit.nvrtc import CompilerError
 
 SMALL = next(shape for shape in SINGLE if (shape.m, shape.n) == (64, 64))
 TANH = Epilogue(

@@ -9,14 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_cuda import lower, model
+from gemmhub_cuda import lower
+from gemmhub_cuda.cost import model
+from gemmhub_nvidia.scratch import COUNTERS
 from problems import bias, operand, problem
 
 from gemmhub.backend import Kernel, Offer
 from gemmhub.capability import Device, Refusal
 from gemmhub.errors import KernelError
-from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub.layout import MatrixLayout
+
+pytestmark = pytest.mark.emulator
 
 LIMIT = 64 * 2**20
 NAME = "64x64x16t128"

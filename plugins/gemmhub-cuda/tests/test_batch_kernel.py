@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_cuda.batch import SHAPES, Shape
+from gemmhub_cuda.variants.batch import SHAPES, Shape
 from mma_product import Launch, Product
+
+pytestmark = pytest.mark.emulator
 
 SMALL = Shape(16, 16, 16, 2, 4, 4)
 WIDE = Shape(32, 64, 32, 2, 3, 2)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gemmhub_cuda import batch, model
+from gemmhub_cuda.candidate import Choice
+from gemmhub_cuda.cost import model
 from gemmhub_cuda.lower import lowered
-from gemmhub_cuda.model import Choice
+from gemmhub_cuda.variants import batch
 from problems import operand, problem
 
 from benchmarks.fit import cuda_model
@@ -61,7 +62,7 @@ def test_int8_of_every_size(size, count):
         assert choice.name.startswith("bytes")
         assert seconds > 0
         assert choice.splits == 1
-        assert model.refusal(choice, CARD, 0) is None
+        assert choice.refusal(CARD, 0) is None
 
 
 def test_misaligned_operands_cost_more():
@@ -83,7 +84,7 @@ def test_a_long_batch_is_one_launch():
 
 def test_no_split_k():
     lowering = lowered(problem(16, 16, 4096, "bfloat16", batch=(64,)), CARD.capability)
-    assert "no split-K" in model.refusal(Choice(lowering, batch.SHAPES[0], 2), CARD, LIMIT)
+    assert "no split-K" in Choice(lowering, batch.SHAPES[0], 2).refusal(CARD, LIMIT)
 
 
 def test_numbers_of_tiles_have_31_bits(monkeypatch):
@@ -91,7 +92,8 @@ def test_numbers_of_tiles_have_31_bits(monkeypatch):
     choice = first(integers(70, 130, 5, batch=(3,)))[1]
     assert choice.tiles == (2, 3)
     assert [count for *_, count in choice.offsets()] == [1, 1, 1]
-    assert "at most 8" in model.refusal(Choice(lowered(integers(200, 200, 5), (9, 0)), choice.shape, 1), CARD, 0)
+    other = Choice(lowered(integers(200, 200, 5), (9, 0)), choice.shape, 1)
+    assert "at most 8" in other.refusal(CARD, 0)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from gemmhub_cuda.batch import Shape
+import pytest
+from gemmhub_cuda.variants.batch import Shape
 from mma_product import Product
 from mutations import check_without_faults, every, products
+
+pytestmark = pytest.mark.emulator
 
 SHAPE, BYTES = Shape(32, 32, 16, 2, 3, 2), Shape(32, 32, 32, 1, 3, 2)
 PLAIN = Product(SHAPE, 30, 28, 40, batch=7)
@@ -28,8 +31,8 @@ MUTATIONS = {
     "addresses of the tile before": (TILES, "if (loading_k == 0)", "if (loading_k < 0)"),
     "every second tile": (PLAIN, "step(gridDim.x * WARPS)", "step(2 * gridDim.x * WARPS)"),
     "as many tiles as matrices": (TILES, "end(p.tiles_m * p.tiles_n * p.batch)", "end(p.batch)"),
-    "the same row of tiles": (TILES, "row = place / p.tiles_n * TILE_M", "row = 0"),
-    "the same column of tiles": (TILES, "column = place % p.tiles_n * TILE_N", "column = 0"),
+    "the same row of tiles": (TILES, "row = number / p.tiles_n * TILE_M", "row = 0"),
+    "the same column of tiles": (TILES, "column = number % p.tiles_n * TILE_N", "column = 0"),
     "all warps have the first one's memory": (PLAIN, "+ warp * WARP_BYTES", ""),
     # What is outside of the matrices.
     "rows beyond m are read": (PLAIN, "i * STEP < inside ?", "true ?"),

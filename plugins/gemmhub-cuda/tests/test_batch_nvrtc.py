@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 from compilations import LIMITS, check_resources, one_of
-from gemmhub_cuda.batch import SHAPES, Variant, fitting
-from gemmhub_cuda.form import ACTIVATIONS, Form
+from gemmhub_cuda.variants.batch import SHAPES, Variant, fitting
+from gemmhub_cuda.variants.form import ACTIVATIONS, Form
+
+pytestmark = pytest.mark.compiler
 
 PLAIN = {
     1: Form(False, False, 16, 16, "int8", "int32"),

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_cuda import batch, mma, sgemm
+from gemmhub_cuda.variants import batch, mma, sgemm
 
 from gemmhub.testing import Case, ConformanceSuite
+
+pytestmark = pytest.mark.emulator
 
 HOME = Home()
 _B, _H, _I = ("bfloat16",) * 3, ("float16",) * 3, ("int8", "int8", "int32")

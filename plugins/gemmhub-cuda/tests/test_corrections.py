@@ -9,8 +9,9 @@ from math import isfinite, log
 import numpy as np
 import pytest
 from fakes import Home
-from gemmhub_cuda import corrections, model
+from gemmhub_cuda import candidate
 from gemmhub_cuda.backend import MARGIN
+from gemmhub_cuda.cost import corrections, model
 from gemmhub_cuda.lower import lowered
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,7 +71,7 @@ def test_features_of_a_fixed_candidate(card):
     assert [found[x] for x in ("epilogue", "addend")] == [1, 0]
     assert [found[x] for x in ("tile m", "tile n", "tile k", "threads", "stages")] == [6, 6, 6, 7, 4]
     assert found["splits"] == pytest.approx(log(3))
-    choice = model.named(lowered(asked, card.capability), "mma64x64x64x4w4/3")
+    choice = candidate.named(lowered(asked, card.capability), "mma64x64x64x4w4/3")
     waves = 16 * 8 * 3 / (card.sms * choice.ctas_per_sm(card))
     assert (found["waves"], found["filled"]) == (pytest.approx(log(waves)), pytest.approx(waves / np.ceil(waves)))
     assert found["edges"] == pytest.approx(1000 / 1024)

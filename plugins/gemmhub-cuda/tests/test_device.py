@@ -10,15 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from gemmhub_cuda import mma, model, sgemm
 from gemmhub_cuda.backend import CudaBackend
+from gemmhub_cuda.candidate import Choice
 from gemmhub_cuda.lower import lowered
-from problems import problem
-
-from gemmhub.capability import Absent
-from gemmhub.testing import Case, ConformanceSuite, TorchMemory, check
-from gemmhub.testing.cases import draw_few_kernels
-from gemmhub.testing.torch_cuda import (
+from gemmhub_cuda.variants import mma, sgemm
+from gemmhub_nvidia.testing.torch_cuda import (
+    TorchMemory,
     TorchProduct,
     check_equal_results,
     check_fresh_thread,
@@ -28,9 +25,14 @@ from gemmhub.testing.torch_cuda import (
     check_streams_and_threads,
     check_users_in_fresh_threads,
 )
+from problems import problem
+
+from gemmhub.capability import Absent
+from gemmhub.testing import Case, ConformanceSuite, check
+from gemmhub.testing.cases import draw_few_kernels
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no NVIDIA GPU")
+pytestmark = [pytest.mark.device, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no NVIDIA GPU")]
 
 LIMIT = 64 * 2**20
 
@@ -88,7 +90,7 @@ def test_every_shape(backend, index, splits):
         if dtype not in types(backend):
             continue
         lowering = lowered(asked, card.capability)
-        if model.refusal(model.Choice(lowering, shape, splits), card, LIMIT) is None:
+        if Choice(lowering, shape, splits).refusal(card, LIMIT) is None:
             product = tensors(*size, dtype, a, b)
             product.run(backend.prepare(asked, f"{shape.name}/{splits}", LIMIT).run)
             assert product.right, (dtype, a, b, size)

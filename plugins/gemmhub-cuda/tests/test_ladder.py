@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import emulated
 import numpy as np
 import pytest
+from gemmhub_nvidia import nvrtc
 
 import gemmhub
 from benchmarks.ladder import counts
@@ -20,7 +21,8 @@ from benchmarks.ladder.steps import FAMILIES, Params, read, steps
 from benchmarks.pages import ladder as page
 from benchmarks.pages import tables
 from benchmarks.run import cuda_ladder
-from gemmhub.kit import nvrtc
+
+pytestmark = pytest.mark.emulator
 
 STEPS = {step.name: step for family in FAMILIES for step in steps(family)}
 

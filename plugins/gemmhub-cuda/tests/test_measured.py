@@ -6,8 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from gemmhub_cuda import fitted
-from gemmhub_cuda import model as cost_model
+from gemmhub_cuda.cost import fitted
+from gemmhub_cuda.cost import model as cost_model
 from problems import problem
 
 from benchmarks.fit import cuda_model

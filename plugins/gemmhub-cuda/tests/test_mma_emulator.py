@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import emulated
 import numpy as np
 import pytest
 from emulated import EmulatorError
 
-SOURCE = emulated._HERE / "faults.cu"
+pytestmark = pytest.mark.emulator
+
+SOURCE = Path(__file__).parent / "emulator" / "faults.cu"
 
 
 class Params(ctypes.Structure):

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_cuda.mma import SHAPES, Shape
+from gemmhub_cuda.variants.mma import SHAPES, Shape
 from mma_product import Launch, Product
+
+pytestmark = pytest.mark.emulator
 
 SMALL = Shape(64, 64, 32, 3, 32, 32)
 DEEP = Shape(32, 64, 64, 4, 16, 32)

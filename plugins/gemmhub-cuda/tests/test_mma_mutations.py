@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from gemmhub_cuda.mma import Shape
+import pytest
+from gemmhub_cuda.variants.mma import Shape
 from mma_product import Product
 from mutations import check_without_faults, every, products
+
+pytestmark = pytest.mark.emulator
 
 SHAPE = Shape(64, 64, 32, 3, 32, 32)
 PLAIN = Product(SHAPE, 140, 150, 171, batch=2)
@@ -46,7 +49,7 @@ MUTATIONS = {
     "the same matrix for the whole batch": (PLAIN, "(p.a) + matrix * p.a_batch", "(p.a)"),
     # Shared memory and fragments.
     "copies and fragments disagree on the swizzle": (
-        PLAIN, "Place::at(row, chunk) +", "16 * (row * CHUNKS + (chunk ^ row % 4)) +"),
+        PLAIN, "Layout::at(row, chunk) +", "16 * (row * CHUNKS + (chunk ^ row % 4)) +"),
     "the wrong 8 rows in a fragment": (PLAIN, "warp_first + 8 * next_side + r", "warp_first + 8 * next_k + r"),
     "b's matrices in a's order": (
         PLAIN, "WARP_N, B_N_MAJOR, B_BYTES_ALIGNED, true>", "WARP_N, B_N_MAJOR, B_BYTES_ALIGNED, false>"),

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 from compilations import LIMITS, check_resources, one_of
-from gemmhub_cuda.form import ACTIVATIONS, Form
-from gemmhub_cuda.mma import SHAPES, Shape, Variant
+from gemmhub_cuda.variants.form import ACTIVATIONS, Form
+from gemmhub_cuda.variants.mma import SHAPES, Shape, Variant
+
+pytestmark = pytest.mark.compiler
 
 PLAIN = Form(False, False, 16, 16, "bfloat16", "bfloat16")
 

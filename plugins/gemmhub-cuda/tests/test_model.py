@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from gemmhub_cuda import batch as batches
-from gemmhub_cuda import batch_model, model, sgemm, wave_model
+from gemmhub_cuda.candidate import Choice, named
+from gemmhub_cuda.cost import batch_model, model, wave_model
 from gemmhub_cuda.launch import Params, params
 from gemmhub_cuda.lower import lowered
-from gemmhub_cuda.model import Card, Choice
+from gemmhub_cuda.variants import batch as batches
+from gemmhub_cuda.variants import sgemm
+from gemmhub_cuda.variants.card import Card
+from gemmhub_nvidia.scratch import COUNTERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import problem
-
-from gemmhub.kit.cuda_scratch import COUNTERS
 
 H200 = Card(132, 1.98e9, 4.8e12, (9, 0), 232448, 233472, 2048)
 H100 = Card(132, 1.98e9, 3.35e12, (9, 0), 232448, 233472, 2048)
@@ -90,7 +91,7 @@ def test_the_factor_of_alignment(n, aligned):
 def test_names_of_choices():
     lowering = lowered(problem(512, 512, 4096), (9, 0))
     for _, choice in model.choices(lowering, H200, LIMIT):
-        assert model.named(lowering, choice.name) == choice
+        assert named(lowering, choice.name) == choice
 
 
 @settings(deadline=None, max_examples=60)
@@ -105,7 +106,7 @@ def test_every_choice_can_run(m, n, k, batch, dtype, card):
     assert len(set(names)) == len(names)
     for seconds, choice in found:
         assert seconds > (batch_model.LAUNCH if isinstance(choice.shape, batches.Shape) else wave_model.LAUNCH)
-        assert model.refusal(choice, card, LIMIT) is None
+        assert choice.refusal(card, LIMIT) is None
         rows, columns = choice.tiles
         assert rows * choice.shape.m >= choice.lowering.m
         assert columns * choice.shape.n >= choice.lowering.n
@@ -119,11 +120,11 @@ def test_workspace():
     """Split-K takes a float32 for each element of each split of each tile, after the counters."""
     choice = Choice(lowered(problem(256, 512, 4096), (9, 0)), sgemm.SHAPES[3], 3)
     assert choice.workspace_bytes == COUNTERS + 2 * 4 * 3 * 128 * 128 * 4
-    assert "workspace" in model.refusal(choice, H200, choice.workspace_bytes - 1)
-    assert model.refusal(choice, H200, choice.workspace_bytes) is None
-    assert "fewer than 600 splits" in model.refusal(Choice(choice.lowering, choice.shape, 600), H200, 2**40)
+    assert "workspace" in choice.refusal(H200, choice.workspace_bytes - 1)
+    assert choice.refusal(H200, choice.workspace_bytes) is None
+    assert "fewer than 600 splits" in Choice(choice.lowering, choice.shape, 600).refusal(H200, 2**40)
     many = Choice(lowered(problem(2**15, 2**15, 4096), (9, 0)), sgemm.SHAPES[3], 2)
-    assert "65536 counters: there are 16384" in model.refusal(many, H200, 2**40)
+    assert "65536 counters: there are 16384" in many.refusal(H200, 2**40)
 
 
 def test_parameters():

@@ -7,19 +7,18 @@ import importlib.metadata
 import pytest
 from fakes import FakeCompiler, Home
 from gemmhub_cuda.backend import CudaBackend
-from gemmhub_cuda.probe import FUNCTIONS
+from gemmhub_nvidia.driver import KERNELS, Driver
+from gemmhub_nvidia.nvrtc import CompilerError
+from gemmhub_nvidia.testing.probe import ProbeTests, Probing, raising
 
 from gemmhub.capability import Ready
-from gemmhub.kit.cuda import Driver
-from gemmhub.kit.nvrtc import CompilerError
-from gemmhub.testing.cuda_probe import ProbeTests, Probing, raising
 
 
 class OlderCompiler(FakeCompiler):
     version = (12, 4)
 
 
-probing = Probing(CudaBackend, FUNCTIONS, FakeCompiler)
+probing = Probing(CudaBackend, KERNELS, FakeCompiler)
 absent = probing.absent
 
 
@@ -50,7 +49,7 @@ def test_old_cards():
     assert "Fake H200 (7.0)" in found.reason
     assert "cu12" in found.remedy
     home = Home(attributes=volta)
-    assert isinstance(CudaBackend(lambda: Driver(home.cuda, FUNCTIONS), OlderCompiler).probe(), Ready)
+    assert isinstance(CudaBackend(lambda: Driver(home.cuda, KERNELS), OlderCompiler).probe(), Ready)
     assert "7.0 and later" in absent(Home(attributes={75: 6, 76: 1}), open_compiler=OlderCompiler).reason
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gemmhub_cuda.sgemm import SHAPES, Shape
+from gemmhub_cuda.variants.sgemm import SHAPES, Shape
 from mma_product import Launch
 from sgemm_product import Single
+
+pytestmark = pytest.mark.emulator
 
 SMALL = next(shape for shape in SHAPES if (shape.m, shape.n) == (64, 64))
 LOW = next(shape for shape in SHAPES if shape.m == 16)

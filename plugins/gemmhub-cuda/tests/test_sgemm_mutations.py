@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from gemmhub_cuda.sgemm import SHAPES
+import pytest
+from gemmhub_cuda.variants.sgemm import SHAPES
 from mutations import check_without_faults, every, products
 from sgemm_product import Single
+
+pytestmark = pytest.mark.emulator
 
 SHAPE = next(shape for shape in SHAPES if (shape.m, shape.n) == (64, 64))
 PLAIN = Single(SHAPE, 136, 148, 87, "k", "n", batch=2)
@@ -25,7 +28,8 @@ MUTATIONS = {
         "b.store(stage);\n        block_sync"),
     "the first step of the tile before": (
         PLAIN, "sgemm.cu",
-        "        a_at = stage + 4 * place.row, b_at = stage + LoaderA::BYTES + 4 * place.column;\n        fragment[0]",
+        "        a_at = stage + 4 * origin.row, b_at = stage + LoaderA::BYTES + 4 * origin.column;\n"
+        "        fragment[0]",
         "        fragment[0]"),
     "the last step of a tile is forgotten": (PLAIN, "sgemm.cu", "        multiply(sums, fragment[1]);\n", ""),
     "the fragment that is being loaded": (

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 from compilations import compiled, one_of
-from gemmhub_cuda.form import ACTIVATIONS, Form
-from gemmhub_cuda.sgemm import SHAPES, Variant
-from gemmhub_cuda.sources import source
+from gemmhub_cuda.variants.form import ACTIVATIONS, Form
+from gemmhub_cuda.variants.sgemm import SHAPES, Variant
+from gemmhub_cuda.variants.sources import source
+from gemmhub_nvidia import nvrtc
 
-from gemmhub.kit import nvrtc
+pytestmark = pytest.mark.compiler
 
 CAPABILITIES = [(8, 0), (8, 6), (8, 9), (9, 0)]
 LEAST = 49152

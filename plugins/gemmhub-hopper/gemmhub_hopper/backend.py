@@ -5,43 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from gemmhub_nvidia import clusters, nvrtc
+from gemmhub_nvidia.driver import Driver, DriverError
+from gemmhub_nvidia.nvrtc import Compiler
+
 from gemmhub.backend import BASIC, Array, Candidate, Kernel, Offer, Run
-from gemmhub.capability import Copy, Ready, Refusal
+from gemmhub.capability import Absent, Copy, Ready, Refusal
 from gemmhub.errors import KernelError
-from gemmhub.kit import cuda_clusters, nvrtc
 from gemmhub.kit.corrections import NOTE
-from gemmhub.kit.cuda import Driver, DriverError
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
-from gemmhub.kit.nvrtc import Compiler
 from gemmhub.problem import GemmProblem
-from gemmhub_hopper import (
-    choose,
-    complex_operands,
-    f16_planes,
-    gemv,
-    lower,
-    model,
-    packed,
-    prepass,
-    probe,
-    words,
-)
-from gemmhub_hopper.candidate import Choice, named, parsed, runnable
-from gemmhub_hopper.compiled import F16_PREPASS, Code
-from gemmhub_hopper.config import ACTIVATIONS
-from gemmhub_hopper.f16_staged import F16Staged
-from gemmhub_hopper.gemv import GemvChoice
-from gemmhub_hopper.gemv_launch import GemvLaunch
-from gemmhub_hopper.k_passes import KPasses
-from gemmhub_hopper.launch import Launch
-from gemmhub_hopper.lower import Lowering
-from gemmhub_hopper.model import Card
-from gemmhub_hopper.shapes import shapes
-from gemmhub_hopper.shortlist import Shortlists
-from gemmhub_hopper.staged import Staged
+from gemmhub_hopper import probe
+from gemmhub_hopper.candidates import gemv, words
+from gemmhub_hopper.candidates.candidate import Choice, named, parsed, runnable
+from gemmhub_hopper.candidates.gemv import GemvChoice
+from gemmhub_hopper.cost import choose, model
+from gemmhub_hopper.cost.model import Card
+from gemmhub_hopper.cost.shortlist import Shortlists
+from gemmhub_hopper.launches import packed, pdl
+from gemmhub_hopper.launches.f16_staged import F16Staged
+from gemmhub_hopper.launches.gemv_launch import GemvLaunch
+from gemmhub_hopper.launches.launch import Launch
+from gemmhub_hopper.launches.staged import Staged
+from gemmhub_hopper.lowering import complex_operands, f16_planes, lower
+from gemmhub_hopper.lowering.k_passes import KPasses
+from gemmhub_hopper.lowering.lower import Lowering
+from gemmhub_hopper.variants.compiled import F16_PREPASS, Code
+from gemmhub_hopper.variants.config import ACTIVATIONS, F16X3
+from gemmhub_hopper.variants.gemv_kernel import PREFIX
+from gemmhub_hopper.variants.shapes import shapes
+from gemmhub_hopper.variants.sources import PREPASSES
 
 MARGIN = 1.02
-"""Factor on every estimate that is compared with other backends. The least of many estimates is too low on average
+"""Factor on every estimate that is compared with other backends. The smallest of many estimates is too low on average
 (selection bias), and where another backend is nearly as fast, a wrong choice costs more than a right one gains.
 """
 _UNLIMITED = 2**62
@@ -60,7 +56,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         open_compiler: Callable[[], Compiler] = nvrtc.load,
     ) -> None:
         """Tests pass other functions that open the driver and the compiler."""
-        super().__init__(lambda: probe.look(open_driver, open_compiler))
+        super().__init__(lambda: _look(open_driver, open_compiler))
         self._cards: dict[int, Card] = {}
         self._shortlists = Shortlists()
 
@@ -111,13 +107,13 @@ class HopperBackend(MachineBackend[probe.Machine]):
         card = self._cards.get(index)
         if card is None:
             gpu = self.machine.gpus[index]
-            card = self._cards[index] = Card(gpu.sms, gpu.clock, gpu.bandwidth, cuda_clusters.asked(gpu), gpu.name)
+            card = self._cards[index] = Card(gpu.sms, gpu.clock, gpu.bandwidth, clusters.asked(gpu), gpu.name)
         return card
 
     def _refusal(self, problem: GemmProblem) -> Refusal | None:
         """Return a refusal of operands on no Hopper GPU, and of dtypes or an epilogue without a kernel."""
         indices = [gpu.index for gpu in self.machine.hoppers]
-        if problem.device.kind == "cuda" and problem.device.index in indices:
+        if problem.device.type == "cuda" and problem.device.index in indices:
             return lower.check_types(problem)
         return Refusal(
             f"the operands are on {problem.device}, which is no Hopper GPU",
@@ -175,16 +171,16 @@ class HopperBackend(MachineBackend[probe.Machine]):
         ``passes``: the K passes in that workspace, where the caller knows them.
         """
         if passes is None:
-            found = choice.k_passes(limit)
-            assert not isinstance(found, str), found
-            passes = found
+            fitting = choice.k_passes(limit)
+            assert not isinstance(fitting, str), fitting
+            passes = fitting
         gpu, workspace = self.machine.gpus[index], self.machine.workspaces[index]
         form, card = choice.lowering.form, self._card_of(index)
         with gpu:  # encoding tensor maps needs a context, and this thread may have none
-            if form.input == f16_planes.INPUT:
+            if form.input == F16X3:
                 return self._by_float16_planes(index, choice, limit, passes)
             if choice.lowering.copied or (form.input == "split" and not (form.split_planes_b and choice.splits == 1)):
-                copier = self._function(index, prepass.KINDS[form.input]) if choice.lowering.copied else 0
+                copier = self._function(index, PREPASSES[form.input]) if choice.lowering.copied else 0
                 return Staged(
                     gpu, card, choice, lambda variant: self._function(index, variant), copier, workspace, limit, passes
                 )
@@ -199,7 +195,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
             return self._function(index, what)
 
         other = choose.by_bfloat16_planes(choice, passes, card)
-        fallback = Staged(gpu, card, other, kernel, kernel(prepass.KINDS["split"]), workspace, limit, passes, True)
+        fallback = Staged(gpu, card, other, kernel, kernel(PREPASSES["split"]), workspace, limit, passes, True)
         return F16Staged(gpu, card, choice, kernel, kernel(F16_PREPASS), workspace, limit, passes, fallback)
 
     def gemv(self, index: int, choice: GemvChoice) -> GemvLaunch:
@@ -229,14 +225,23 @@ class HopperBackend(MachineBackend[probe.Machine]):
                 "pass a contiguous copy of b",
             )
         index, dtype = problem.device.index, problem.b.dtype.name
-        kinds = ("tf32", "split") if dtype == "float32" else (dtype,)
+        inputs = ("tf32", "split") if dtype == "float32" else (dtype,)
         try:
-            copiers = {kind: self._function(index, prepass.KINDS[kind]) for kind in kinds}
+            copiers = {input_type: self._function(index, PREPASSES[input_type]) for input_type in inputs}
             if dtype == "float32" and problem.k >= f16_planes.FEWEST_K:
-                copiers[f16_planes.INPUT] = self._function(index, F16_PREPASS)
+                copiers[F16X3] = self._function(index, F16_PREPASS)
             return packed.pack(self.machine.gpus[index], copiers, b, problem)
         except (KernelError, DriverError, nvrtc.CompilerError) as error:
             return Refusal(f"packing failed: {error}", "check whether earlier work on the device failed")
+
+
+def _look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> probe.Machine | Absent:
+    """Return the machine, or what it lacks: with a value of the environment variable that is not allowed, all of it."""
+    try:
+        pdl.allowed()
+    except ValueError as error:
+        return Absent(str(error), "set it to one of these, or unset it")
+    return probe.look(open_driver, open_compiler)
 
 
 def _copies(choice: Choice | GemvChoice) -> tuple[Copy, ...]:
@@ -246,21 +251,21 @@ def _copies(choice: Choice | GemvChoice) -> tuple[Copy, ...]:
 
 def _named(problem: GemmProblem, name: str) -> Choice | GemvChoice | Refusal:
     """Return the choice called ``name`` from the one lowering that it has, or a refusal where there is none."""
-    vectors = name.startswith(gemv.PREFIX)
+    vectors = name.startswith(PREFIX)
     parts = None if vectors else parsed(name)
     lowerings = lower.one_by_one(problem, None if parts is None else (parts.letters, parts.swapped))
     if isinstance(lowerings, Refusal):
         return lowerings
-    found = gemv.named(lowerings, name) if vectors else named(lowerings, name)
-    return found or Refusal(f"there is no kernel called {name} for this problem", "name another candidate")
+    choice = gemv.named(lowerings, name) if vectors else named(lowerings, name)
+    return choice or Refusal(f"there is no kernel called {name} for this problem", "name another candidate")
 
 
-def _unpacked(run: Run, lowering: Lowering, kind: str) -> Run:
-    """Return ``run``, which reads an input of ``kind``, for a b that may be packed."""
+def _unpacked(run: Run, lowering: Lowering, input_type: str) -> Run:
+    """Return ``run``, which reads an input of ``input_type``, for a b that may be packed."""
     if not lowering.packed:
         return run
 
     def packed(a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, **operands: Any) -> None:
-        run(a, b.of(kind), out, alpha, beta, stream, **operands)
+        run(a, b.of(input_type), out, alpha, beta, stream, **operands)
 
     return packed

@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.nvrtc import Source
+
 from gemmhub.cli.build import Job
-from gemmhub.kit import nvrtc
 from gemmhub.kit.native import cache
-from gemmhub.kit.nvrtc import Source
-from gemmhub_hopper import f16_planes, gemv, sources
-from gemmhub_hopper.config import BF16X3, Form, Variant
-from gemmhub_hopper.gemv import GemvKernel
-from gemmhub_hopper.prepass import KINDS
-from gemmhub_hopper.shapes import shapes
+from gemmhub_hopper.variants import gemv_kernel, sources
+from gemmhub_hopper.variants.config import BF16X3, F16X3, Form, Variant
+from gemmhub_hopper.variants.gemv_kernel import GemvKernel
+from gemmhub_hopper.variants.shapes import shapes
+from gemmhub_hopper.variants.sources import PREPASSES
 
 COMMON = frozenset((
     "64x16x12", "64x16x12k2", "64x16x12k4", "64x16x12k8", "64x32x12", "64x32x12k2", "64x32x12k4", "64x64x12",
@@ -35,64 +36,65 @@ COMMON = frozenset((
 """Names of the shapes that are fastest for more than one in a hundred random products."""
 
 
-def forms(kind: str) -> Iterator[Form]:
-    """Yield the forms of plain products for an input of ``kind``."""
-    output = kind if kind.endswith("16") else "float32"
+def forms(input_type: str) -> Iterator[Form]:
+    """Yield the forms of plain products for an input of ``input_type``."""
+    output = input_type if input_type.endswith("16") else "float32"
     # tf32 operands are read contiguous along K, from a copy if need be; only the kernel's a may go through registers.
-    for mn_major_b in (False,) if kind == "tf32" else (False, True):
-        yield Form(False, mn_major_b, kind, output)
-        yield Form(mn_major_b, False, kind, output, transposed_d=True)
-    if kind == "tf32":
-        yield Form(True, False, kind, output, transposed_d=True, registers_a=True)
-    if kind in (
-        f16_planes.INPUT,
+    for mn_major_b in (False,) if input_type == "tf32" else (False, True):
+        yield Form(False, mn_major_b, input_type, output)
+        yield Form(mn_major_b, False, input_type, output, transposed_d=True)
+    if input_type == "tf32":
+        yield Form(True, False, input_type, output, transposed_d=True, registers_a=True)
+    if input_type in (
+        F16X3,
         "split",
     ):  # a in registers as float16 planes, and what multiplies a that these do not hold
         for mn_major_a, transposed in ((False, False), (False, True), (True, True)):
-            again = kind == "split"
-            yield Form(mn_major_a, False, kind, output, transposed_d=transposed, registers_a=True, rescaled=again)
-    if kind == "split":
+            again = input_type == "split"
+            yield Form(mn_major_a, False, input_type, output, transposed_d=transposed, registers_a=True, rescaled=again)
+    if input_type == "split":
         for mn_major_b in (False, True):
             for split_planes_b in (False, True):
-                yield Form(False, mn_major_b, kind, output, registers_a=True, split_planes_b=split_planes_b)
+                yield Form(False, mn_major_b, input_type, output, registers_a=True, split_planes_b=split_planes_b)
                 yield Form(
-                    mn_major_b, False, kind, output, transposed_d=True, registers_a=True, split_planes_b=split_planes_b
-                )
+                    mn_major_b, False, input_type, output, transposed_d=True, registers_a=True,
+                    split_planes_b=split_planes_b,
+                )  # fmt: skip
 
 
 def variants() -> list[Variant]:
     """Return the variants of the kernel for matrices that are compiled."""
-    found = [
+    candidates = [
         Variant(shape, form, split)
-        for kind in (*KINDS, f16_planes.INPUT)
-        if kind != BF16X3
-        for form in forms(kind)
+        for input_type in (*PREPASSES, F16X3)
+        if input_type != BF16X3
+        for form in forms(input_type)
         for shape in shapes(form)
-        if kind in ("bfloat16", "split", f16_planes.INPUT) or shape.name in COMMON
+        if input_type in ("bfloat16", "split", F16X3) or shape.name in COMMON
         for split in ((False, True) if form.registers_a and not (form.split_planes_b or form.rescaled) else (False,))
     ]
-    return [variant for variant in found if variant.refusal is None]
+    return [variant for variant in candidates if variant.refusal is None]
 
 
 def vectors() -> list[GemvKernel]:
     """Return the kernels for vectors that are compiled."""
     return [
         kernel
-        for kind in gemv.INPUTS
-        for count in gemv.VECTORS
+        for input_type in gemv_kernel.INPUTS
+        for count in gemv_kernel.VECTORS
         for n_major in ((False, True) if count == 1 else (False,))
-        for kernel in gemv.kernels(kind, count, n_major, gemv.MAX_LOAD_BYTES)
+        for kernel in gemv_kernel.kernels(input_type, count, n_major, gemv_kernel.MAX_LOAD_BYTES)
     ]
 
 
 def jobs() -> list[Job]:
     """Return one job for each kernel. Raises CompilerError without NVRTC."""
     nvrtc.load()
-    copiers = {number: kind for kind, number in KINDS.items()}
-    made = [Job(f"pre-pass {kind}", _prepass, (kind,)) for kind in copiers.values()]
-    made.append(Job(f"pre-pass {f16_planes.INPUT}", _f16_prepass, ()))
-    made += [Job(_gemv_name(kernel), _gemv, (kernel,)) for kernel in vectors()]
-    return made + [Job(_name(variant), _kernel, (variant,)) for variant in variants()]
+    copiers = {number: input_type for input_type, number in PREPASSES.items()}
+    jobs = [Job(f"pre-pass {input_type}", _prepass, (input_type,)) for input_type in copiers.values()]
+    jobs.append(Job(f"pre-pass {F16X3}", _f16_prepass, ()))
+    jobs += [Job(_gemv_name(kernel), _gemv, (kernel,)) for kernel in vectors()]
+    return jobs + [Job(_name(variant), _kernel, (variant,)) for variant in variants()]
 
 
 def _name(variant: Variant) -> str:
@@ -111,8 +113,8 @@ def _gemv(kernel: GemvKernel) -> str:
     return _compiled(sources.gemv(kernel))
 
 
-def _prepass(kind: str) -> str:
-    return _compiled(sources.prepass(kind))
+def _prepass(input_type: str) -> str:
+    return _compiled(sources.prepass(input_type))
 
 
 def _f16_prepass() -> str:
@@ -129,10 +131,10 @@ def _compiled(source: Source) -> str:
     name = nvrtc.file_name(compiler, source)
     if cache.find(name) is not None:
         return "already there"
-    place = cache.folder()
-    if place.note:
-        raise OSError(place.note)
+    folder = cache.folder()
+    if folder.note:
+        raise OSError(folder.note)
     nvrtc.cubin(compiler, source)
     if cache.find(name) is None:
-        raise OSError(f"{place.path / name} could not be written")
+        raise OSError(f"{folder.path / name} could not be written")
     return "compiled"

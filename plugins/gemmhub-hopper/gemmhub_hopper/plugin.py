@@ -16,4 +16,4 @@ def _load() -> Backend:
 def gemmhub_backends() -> list[BackendDescription]:
     summary = "TMA and wgmma kernels for Hopper GPUs: float16, bfloat16, float32, tf32; fused bias and activations"
     variables = ("GEMMHUB_HOPPER_PDL",)
-    return [BackendDescription("hopper", _load, summary, device_kinds=("cuda",), contract=2, variables=variables)]
+    return [BackendDescription("hopper", _load, summary, device_types=("cuda",), contract=2, variables=variables)]

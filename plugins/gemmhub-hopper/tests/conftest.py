@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gemmhub_hopper import pdl
+from gemmhub_hopper.launches import pdl
 
 import gemmhub
 

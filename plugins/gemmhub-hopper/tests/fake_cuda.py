@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import tempfile
 from ctypes import c_int, c_uint, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
-import gemmhub_hopper
 import numpy as np
-from gemmhub_hopper import sources
-
-from gemmhub.testing.fake_cuda import H200, INVALID_CONTEXT
-from gemmhub.testing.fake_kernels import FakeKernels
-from gemmhub.testing.host_kernels import HostKernels
+from gemmhub_hopper.variants import sources
+from gemmhub_nvidia.testing.emulator import EmulatedKernels
+from gemmhub_nvidia.testing.fake_cuda import H200, INVALID_CONTEXT
+from gemmhub_nvidia.testing.fake_kernels import FakeKernels
 
 GEMM_BYTES, PREPASS_BYTES, F16_PREPASS_BYTES, GEMV_BYTES = 336, 248, 240, 184
 """Of Params, PrepassParams, F16PrepassParams and GemvParams."""
@@ -27,16 +23,7 @@ MAP = (
 """The arguments of cuTensorMapEncodeTiled."""
 
 
-def _host_kernels(folder):
-    """The kernels and the header of their activations, copied to ``folder``, for the host."""
-    shutil.copytree(Path(gemmhub_hopper.__file__).parent / "kernels", folder, dirs_exist_ok=True)
-    for name, text in sources.activations().items():
-        (Path(folder) / name).write_text(text)
-    return HostKernels(Path(folder), Path(__file__).parent / "emulator")
-
-
-_FOLDER = tempfile.TemporaryDirectory(prefix="gemmhub-hopper-kernels-")
-KERNELS = _host_kernels(_FOLDER.name)
+KERNELS = EmulatedKernels("gemmhub_hopper", sources.activations(), Path(__file__).parent / "emulator")
 CHANGES: tuple[tuple[str, str, str], ...] = ()
 """Of the kernels' files; see fakes.mutated."""
 
@@ -56,7 +43,7 @@ class FakeCuda(FakeKernels):
         macros = module["macros"]
         if "F16_PREPASS" in macros:
             return ("f16_prepass",)
-        return ("prepass",) if "PREPASS_KIND" in macros else ("gemv",) if "GEMV_NUM_VECTORS" in macros else ("gemm",)
+        return ("prepass",) if "PREPASS_FORMAT" in macros else ("gemv",) if "GEMV_NUM_VECTORS" in macros else ("gemm",)
 
     def _cuTensorMapEncodeTiled(self, *given):
         return _encoder().encode(*given) if self.context else INVALID_CONTEXT
@@ -93,7 +80,7 @@ def run_emulator(macros, arguments, grid, seed):
     library = emulator(macros)
     message = ctypes.create_string_buffer(2000)
     places = [c_void_p(arguments + 128 * i) for i in range(4)]
-    if macros.keys() & {"PREPASS_KIND", "F16_PREPASS", "GEMV_NUM_VECTORS"}:
+    if macros.keys() & {"PREPASS_FORMAT", "F16_PREPASS", "GEMV_NUM_VECTORS"}:
         places[3] = c_void_p(arguments)
     library.emulate(*places, c_uint(grid), c_uint64(seed), message, c_uint(len(message)))
     return message.value.decode()
@@ -102,7 +89,7 @@ def run_emulator(macros, arguments, grid, seed):
 @cache
 def _encoder():
     """Any variant's library: they all have the encoder of tensor maps."""
-    from gemmhub_hopper.config import Form, Shape, Variant
+    from gemmhub_hopper.variants.config import Form, Shape, Variant
 
     library = KERNELS.library(Variant(Shape(64, 16, 2, consumers=1), Form(False, False, "bfloat16", "bfloat16")).macros)
     library.encode.argtypes = MAP

@@ -9,11 +9,10 @@ import numpy as np
 from fake_cuda import FakeCuda
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.probe import FUNCTIONS
-
-from gemmhub.kit.cuda import Driver
-from gemmhub.kit.cuda_scratch import COUNTERS
-from gemmhub.testing import fake_cuda as doubles
-from gemmhub.testing.fake_kernels import FakeCompiler
+from gemmhub_nvidia.driver import Driver
+from gemmhub_nvidia.scratch import COUNTERS
+from gemmhub_nvidia.testing import fake_cuda as doubles
+from gemmhub_nvidia.testing.fake_kernels import FakeCompiler
 
 
 class Home:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmhub_hopper.model import Card
+from gemmhub_hopper.cost.model import Card
 
 from gemmhub.capability import Device
 from gemmhub.testing import problems

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from gemmhub_hopper import k_passes, lower, prepass, sources
-from gemmhub_hopper.candidate import Choice, runnable
-from gemmhub_hopper.config import Shape
+from gemmhub_hopper.candidates.candidate import Choice, runnable
+from gemmhub_hopper.lowering import k_passes, lower
+from gemmhub_hopper.variants import sources
+from gemmhub_hopper.variants.config import Shape
+from gemmhub_nvidia.scratch import COUNTERS
 from ml_dtypes import bfloat16
 from problems import bias, problem
 
 from gemmhub.dtypes import as_dtype
 from gemmhub.epilogues import EPILOGUES
-from gemmhub.kit.cuda_scratch import COUNTERS
 
 LIMIT = 2**30
 
@@ -111,9 +112,9 @@ class Product:
         """Of all its kernels."""
         lowering = self.choice.lowering
         if lowering.form.input == "f16x3":
-            copiers = [{"F16_PREPASS": 1}, {"PREPASS_KIND": 0}]
+            copiers = [{"F16_PREPASS": 1}, {"PREPASS_FORMAT": 0}]
         else:
-            copiers = [{"PREPASS_KIND": prepass.KINDS[lowering.form.input]}] if lowering.copied else []
+            copiers = [{"PREPASS_FORMAT": sources.PREPASSES[lowering.form.input]}] if lowering.copied else []
         return copiers + [variant.macros for variant in self.variants]
 
     def data(self, seed=0):
@@ -485,7 +486,7 @@ SHIFTED_PRODUCTS = (
 
 
 @dataclass(frozen=True)
-class ThreeRounds(Product):
+class Bf16x3Product(Product):
     """Float32 by two bfloat16 planes. Elements are sums of two small numbers, one in each plane; all sums are exact."""
 
     dtype: str = "bf16x3"
@@ -502,31 +503,31 @@ class ThreeRounds(Product):
 
 BF16X3_PRODUCTS = (
     # Rounds of one block, of several, with tails; every order; swapped, so that the result is transposed.
-    ThreeRounds(SMALL, 64, 64, 64, b="col"),
-    ThreeRounds(SMALL, 72, 136, 264),
-    ThreeRounds(SMALL, 71, 135, 263, b="col"),
-    ThreeRounds(SMALL, 71, 135, 130, a="col"),
-    ThreeRounds(SMALL, 72, 136, 61, a="col", b="col", d="col"),
-    ThreeRounds(SMALL, 72, 136, 1, swapped=True),
-    ThreeRounds(SMALL, 135, 71, 201, a="col", b="col", swapped=True),
+    Bf16x3Product(SMALL, 64, 64, 64, b="col"),
+    Bf16x3Product(SMALL, 72, 136, 264),
+    Bf16x3Product(SMALL, 71, 135, 263, b="col"),
+    Bf16x3Product(SMALL, 71, 135, 130, a="col"),
+    Bf16x3Product(SMALL, 72, 136, 61, a="col", b="col", d="col"),
+    Bf16x3Product(SMALL, 72, 136, 1, swapped=True),
+    Bf16x3Product(SMALL, 135, 71, 201, a="col", b="col", swapped=True),
     # Several work tiles of a CTA, ping-pong, multicast, CTAs that share K, three consumers.
-    ThreeRounds(Shape(128, 128, 3), 392, 392, 200),
-    ThreeRounds(Shape(128, 256, 4), 136, 516, 136, b="col"),
-    ThreeRounds(TURNS, 200, 136, 264, b="col"),
-    ThreeRounds(TURNS_BELOW, 200, 136, 264, b="col"),
-    ThreeRounds(Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 136, 264, b="col"),
-    ThreeRounds(Shape(64, 64, 3, cluster_k=8, **_ONE), 72, 72, 513, b="col"),
-    ThreeRounds(Shape(192, 144, 3, consumers=3), 200, 152, 136, b="col"),
-    # Split-K: within a round, and of more rounds than one; by slices. Epilogues, narrow results, batches.
-    ThreeRounds(SMALL, 72, 136, 200, splits=2, alpha=0.5, beta=2, bias="m", activation="relu"),
-    ThreeRounds(SMALL, 72, 136, 520, b="col", splits=5),
-    ThreeRounds(SMALL, 72, 40, 900, b="col", splits=12),
-    ThreeRounds(SMALL, 72, 136, 136, out="bfloat16", bias="n", activation="gelu"),
-    ThreeRounds(SMALL, 71, 135, 136, out="float16", offset=1),
+    Bf16x3Product(Shape(128, 128, 3), 392, 392, 200),
+    Bf16x3Product(Shape(128, 256, 4), 136, 516, 136, b="col"),
+    Bf16x3Product(TURNS, 200, 136, 264, b="col"),
+    Bf16x3Product(TURNS_BELOW, 200, 136, 264, b="col"),
+    Bf16x3Product(Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 136, 264, b="col"),
+    Bf16x3Product(Shape(64, 64, 3, cluster_k=8, **_ONE), 72, 72, 513, b="col"),
+    Bf16x3Product(Shape(192, 144, 3, consumers=3), 200, 152, 136, b="col"),
+    # Split-K: within a product of planes, and of more than one; by slices. Epilogues, narrow results, batches.
+    Bf16x3Product(SMALL, 72, 136, 200, splits=2, alpha=0.5, beta=2, bias="m", activation="relu"),
+    Bf16x3Product(SMALL, 72, 136, 520, b="col", splits=5),
+    Bf16x3Product(SMALL, 72, 40, 900, b="col", splits=12),
+    Bf16x3Product(SMALL, 72, 136, 136, out="bfloat16", bias="n", activation="gelu"),
+    Bf16x3Product(SMALL, 71, 135, 136, out="float16", offset=1),
     # K passes; of a narrow result their sums are in the workspace.
-    ThreeRounds(SMALL, 72, 136, 300, limit=COUNTERS + 2**17, bias="n"),
-    ThreeRounds(SMALL, 72, 136, 300, limit=COUNTERS + 2**18, out="bfloat16", beta=1),
-    ThreeRounds(SMALL, 40, 44, 136, batch=(3,), alpha=0.5, beta=1),
-    ThreeRounds(SMALL, 40, 44, 136, b="col", batch=(2, 3), swapped=True),
+    Bf16x3Product(SMALL, 72, 136, 300, limit=COUNTERS + 2**17, bias="n"),
+    Bf16x3Product(SMALL, 72, 136, 300, limit=COUNTERS + 2**18, out="bfloat16", beta=1),
+    Bf16x3Product(SMALL, 40, 44, 136, batch=(3,), alpha=0.5, beta=1),
+    Bf16x3Product(SMALL, 40, 44, 136, b="col", batch=(2, 3), swapped=True),
 )
-"""Products of float32 by two bfloat16 planes, for tests/test_three_rounds.py on the host and tests/test_device.py."""
+"""Products of float32 by two bfloat16 planes, for tests/test_bf16x3.py on the host and tests/test_device.py."""

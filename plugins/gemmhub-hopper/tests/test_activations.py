@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home, mutated
-from gemmhub_hopper import config, sources
 from gemmhub_hopper.backend import HopperBackend
+from gemmhub_hopper.variants import config, sources
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.nvrtc import CompilerError
 from problems import problem
 from products import SMALL, Product
 from runs import Run
@@ -16,8 +18,6 @@ from vectors import Vector, vector
 
 from gemmhub.backend import Offer, answer
 from gemmhub.epilogues import EPILOGUES, Epilogue
-from gemmhub.kit import nvrtc
-from gemmhub.kit.nvrtc import CompilerError
 from gemmhub.testing import Case, check
 
 TANH = Epilogue(

@@ -11,6 +11,8 @@ import itertools
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.emulator
+
 
 def tma_box(values, width):
     """Shared memory after TMA wrote a box (rows x elements), swizzled by ``width`` bytes: 16-byte chunk c of row r.

@@ -12,10 +12,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import choose, corrections, gemv, lower, pdl, shortlist, tensor_map
 from gemmhub_hopper.backend import MARGIN
-from gemmhub_hopper.candidate import named, runnable
-from gemmhub_hopper.config import Shape
+from gemmhub_hopper.candidates import gemv
+from gemmhub_hopper.candidates.candidate import named, runnable
+from gemmhub_hopper.cost import choose, corrections, shortlist
+from gemmhub_hopper.launches import pdl
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants.config import Shape
+from gemmhub_nvidia import tma
+from gemmhub_nvidia.scratch import COUNTERS
 from problems import H200, problem
 from products import Product, stored
 
@@ -23,8 +28,9 @@ from gemmhub.backend import Kernel, Offer
 from gemmhub.capability import Copy, Device, Refusal
 from gemmhub.errors import AllocationError, KernelError
 from gemmhub.kit.corrections import NOTE, UNMEASURED
-from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub.lowering import fold_batch
+
+pytestmark = pytest.mark.emulator
 
 LIMIT = 64 * 2**20
 SHAPE = Shape(64, 64, 3, consumers=1)
@@ -77,7 +83,7 @@ def test_addresses_may_change(home, backend, product):
 
 
 def test_maps_that_must_be_encoded_again(home, backend, monkeypatch):
-    monkeypatch.setattr(tensor_map, "address_word", lambda driver, arguments: None)
+    monkeypatch.setattr(tma, "address_word", lambda driver, arguments: None)
     launch = PLAIN.launch(backend)
     assert launch.run == launch._run
     for seed in range(3):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from fakes import FakeMemory, Home, mutated
 
 from benchmarks.run import hopper_bringup as bringup
+
+pytestmark = pytest.mark.emulator
 
 
 class Card(bringup.Card):

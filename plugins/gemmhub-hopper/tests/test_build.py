@@ -6,11 +6,13 @@ import importlib.metadata
 import pickle
 
 import pytest
-from gemmhub_hopper import build, lower, sources
-from gemmhub_hopper.shapes import SHAPES, shapes
+from gemmhub_hopper import build
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants import sources
+from gemmhub_hopper.variants.shapes import SHAPES, shapes
+from gemmhub_nvidia import nvrtc
 from problems import problem
 
-from gemmhub.kit import nvrtc
 from gemmhub.kit.native import cache
 
 

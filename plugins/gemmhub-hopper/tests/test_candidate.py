@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemmhub_hopper import choose, lower, model
-from gemmhub_hopper.candidate import Choice, named, runnable
-from gemmhub_hopper.config import Shape, Variant
+from gemmhub_hopper.candidates.candidate import Choice, named, runnable
+from gemmhub_hopper.cost import choose, model
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants.config import Shape, Variant
+from gemmhub_nvidia.scratch import COUNTERS
 from problems import H200, LIMIT, problem
-
-from gemmhub.kit.cuda_scratch import COUNTERS
 
 
 def test_clusters_that_share_k():

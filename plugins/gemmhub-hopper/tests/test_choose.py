@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from gemmhub_hopper import choose, lower, model
-from gemmhub_hopper.candidate import Choice, runnable
-from gemmhub_hopper.shapes import shapes
+from gemmhub_hopper.candidates.candidate import Choice, runnable
+from gemmhub_hopper.cost import choose, model
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants.shapes import shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import H200, LIMIT, problem

@@ -7,15 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, mutated
-from gemmhub_hopper import lower
-from gemmhub_hopper.candidate import Choice
-from gemmhub_hopper.config import Shape
+from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants.config import Shape
 from problems import problem
 from products import loaded, stored
 from runs import HOME, address
 
 from gemmhub.accuracy import error_model, reference
 from gemmhub.capability import Refusal
+
+pytestmark = pytest.mark.emulator
 
 C64 = np.dtype(np.complex64)
 MODEL = error_model(C64, C64, C64, C64)

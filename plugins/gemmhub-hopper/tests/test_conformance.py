@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import shapes
-from gemmhub_hopper.config import Shape
-from gemmhub_hopper.shapes import ShapeList
+from gemmhub_hopper.variants import shapes
+from gemmhub_hopper.variants.config import Shape
+from gemmhub_hopper.variants.shapes import ShapeList
 
 from gemmhub.testing import Case, ConformanceSuite
+
+pytestmark = pytest.mark.emulator
 
 HOME = Home()
 _B, _H = ("bfloat16",) * 3, ("float16",) * 3

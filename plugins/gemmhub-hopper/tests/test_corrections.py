@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemmhub_hopper import choose, corrections, gemv_model, lower, model
-from gemmhub_hopper.candidate import Choice
-from gemmhub_hopper.config import Shape
+from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.cost import choose, corrections, gemv_model, model
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants.config import Shape
 from problems import H200, LIMIT, problem
 
 from gemmhub.kit.corrections import LIMIT as MOST
@@ -40,7 +41,7 @@ def by_kind(lowerings):
     """The lowerings of a problem by the kind of their candidates."""
     found = {}
     for lowering in lowerings:
-        kind = corrections.kind_of(Choice(lowering, Shape(64, 64, 3, consumers=1), 1))
+        kind = corrections.network_of(Choice(lowering, Shape(64, 64, 3, consumers=1), 1))
         found[kind] = (*found.get(kind, ()), lowering)
     return found
 
@@ -205,7 +206,7 @@ def test_rows_that_tma_cannot_take_have_a_network(fitted, given, kind):
     """Rows of a are k long, those of the result n; the 16-bit network serves where there is no other."""
     fitted("half", bias=0.2)
     before = choose.ranked(lowered(**given), MEASURED, LIMIT)[0].seconds
-    assert {corrections.kind_of(x.choice) for x in choose.ranked(lowered(**given), MEASURED, LIMIT)} == {kind}
+    assert {corrections.network_of(x.choice) for x in choose.ranked(lowered(**given), MEASURED, LIMIT)} == {kind}
     assert choose.corrected(lowered(**given), MEASURED, LIMIT)[0].seconds == pytest.approx(math.exp(0.2) * before)
     fitted("odd", bias=0.3)
     find.cache_clear()

@@ -9,37 +9,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import test_three_rounds as three_rounds
-from gemmhub_hopper import gemv, lower
+import test_bf16x3 as bf16x3
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.candidate import named, runnable
-from gemmhub_hopper.config import Form, Shape, Variant
-from gemmhub_hopper.launch import streamed
-from gemmhub_hopper.shapes import F16_PLANES_SHAPES, F16_REGISTER_SHAPES, SHAPES, SMALL_SHAPES, SPLIT_SHAPES, shapes
-from problems import problem
-from products import (
-    BF16X3_PRODUCTS,
-    BY_ROWS_PRODUCTS,
-    F16_PRODUCTS,
-    PRODUCTS,
-    SHIFTED_PRODUCTS,
-    SLICES,
-    Product,
-    ThreeRounds,
-    loaded,
-    stored,
+from gemmhub_hopper.candidates import gemv
+from gemmhub_hopper.candidates.candidate import named, runnable
+from gemmhub_hopper.launches.launch import streamed
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants.config import Form, Shape, Variant
+from gemmhub_hopper.variants.shapes import (
+    F16_PLANES_SHAPES,
+    F16_REGISTER_SHAPES,
+    SHAPES,
+    SMALL_SHAPES,
+    SPLIT_SHAPES,
+    shapes,
 )
-from test_f16_planes import FAMILIES, family
-from test_float32 import data, ratio, specials
-from vectors import VECTORS, vector
-
-from gemmhub.accuracy import problem_model, reference
-from gemmhub.capability import Absent
-from gemmhub.kit import cuda_clusters
-from gemmhub.kit.cuda_scratch import COUNTERS
-from gemmhub.testing import ConformanceSuite, TorchMemory, check
-from gemmhub.testing.cases import draw_few_kernels
-from gemmhub.testing.torch_cuda import (
+from gemmhub_nvidia import clusters
+from gemmhub_nvidia.scratch import COUNTERS
+from gemmhub_nvidia.testing.torch_cuda import (
+    TorchMemory,
     TorchProduct,
     check_equal_results,
     check_fresh_thread,
@@ -50,11 +38,36 @@ from gemmhub.testing.torch_cuda import (
     check_streams_and_threads,
     check_users_in_fresh_threads,
 )
+from problems import problem
+from products import (
+    BF16X3_PRODUCTS,
+    BY_ROWS_PRODUCTS,
+    F16_PRODUCTS,
+    PRODUCTS,
+    SHIFTED_PRODUCTS,
+    SLICES,
+    Bf16x3Product,
+    Product,
+    loaded,
+    stored,
+)
+from test_f16_planes import FAMILIES, family
+from test_float32 import data, ratio, specials
+from vectors import VECTORS, vector
+
+from gemmhub.accuracy import problem_model, reference
+from gemmhub.capability import Absent
+from gemmhub.testing import ConformanceSuite, check
+from gemmhub.testing.cases import draw_few_kernels
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0), reason="torch sees no Hopper GPU"
-)
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0),
+        reason="torch sees no Hopper GPU",
+    ),
+]
 
 LIMIT = 2**30
 """Bytes of workspace: more than the default of any card, for which candidates are ranked."""
@@ -156,7 +169,7 @@ def test_every_shape_of_float16_planes(backend, shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_every_shape_of_two_bfloat16_planes(backend, shape):
     for a, b, swapped in (("row", "row", False), ("row", "col", False), ("col", "row", True), ("col", "col", False)):
-        product = ThreeRounds(shape, 519, 1032, 517, a=a, b=b, swapped=swapped)
+        product = Bf16x3Product(shape, 519, 1032, 517, a=a, b=b, swapped=swapped)
         result, exact = run(backend, product)
         assert not product.wrong(result, exact).any(), product
 
@@ -167,8 +180,8 @@ def test_special_values_of_two_bfloat16_planes(backend, shape, splits):
     """Infinities, NaN, overflow of small products, and wide exponents, against the error bound."""
     rng = np.random.default_rng(splits)
     wide = np.ldexp(rng.standard_normal((72, 300)), rng.integers(-60, 60, (72, 300))).astype(np.float32)
-    for a, b in (three_rounds.specials(), three_rounds.overflowing(0), three_rounds.overflowing(-2), (wide, wide.T)):
-        product = ThreeRounds(shape, *a.shape[:1], *b.shape[1:], a.shape[1], splits=splits)
+    for a, b in (bf16x3.specials(), bf16x3.overflowing(0), bf16x3.overflowing(-2), (wide, wide.T)):
+        product = Bf16x3Product(shape, *a.shape[:1], *b.shape[1:], a.shape[1], splits=splits)
         result, _ = run(backend, product, values=(a, b, None, None))
         assert reference(a, b, model=problem_model(product.problem)).ratio(result).max() <= 1
 
@@ -430,11 +443,11 @@ def test_users_in_fresh_threads():
 def test_clusters_at_once(backend):
     """The driver reports no more clusters than fit; the estimate, of an H200, is close to that."""
     gpu = backend.machine.gpus[0]
-    asked = cuda_clusters.asked(gpu)
+    asked = clusters.asked(gpu)
     print("clusters at once, by size:", asked)
     for size in (2, 4, 8):
         assert gpu.sms // size - 4 <= asked[size] <= gpu.sms // size
-        assert abs(asked[size] - cuda_clusters.estimated(gpu.sms, size)) <= 4
+        assert abs(asked[size] - clusters.estimated(gpu.sms, size)) <= 4
 
 
 def test_streams_have_numbers(backend):

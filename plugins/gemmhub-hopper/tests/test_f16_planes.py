@@ -12,15 +12,16 @@ from math import sqrt
 import numpy as np
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper import f16_planes, k_passes, lower
-from gemmhub_hopper.candidate import named
+from gemmhub_hopper.candidates.candidate import named
+from gemmhub_hopper.lowering import f16_planes, k_passes, lower
+from gemmhub_nvidia.scratch import COUNTERS
 from problems import operand, problem
 from products import F16_PRODUCTS, SPLIT, Product
 from runs import Run
 from test_float32 import data, errors, ratio, sgemm
 from test_packed import place
 
-from gemmhub.kit.cuda_scratch import COUNTERS
+pytestmark = pytest.mark.emulator
 
 REJECTED = 4
 """Of the marks."""

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import test_f16_planes
 from fakes import mutated
-from gemmhub_hopper import k_passes, lower
-from gemmhub_hopper.candidate import named
-from gemmhub_hopper.config import BY_ROWS, Shape, Variant
-from gemmhub_hopper.shapes import F16_REGISTER_SHAPES
+from gemmhub_hopper.candidates.candidate import named
+from gemmhub_hopper.lowering import k_passes, lower
+from gemmhub_hopper.variants.config import BY_ROWS, Shape, Variant
+from gemmhub_hopper.variants.shapes import F16_REGISTER_SHAPES
+from gemmhub_nvidia.scratch import COUNTERS
 from problems import operand, problem
 from products import BY_ROWS_PRODUCTS, Product
 from runs import Run
@@ -20,7 +21,6 @@ from test_float32 import data, errors, ratio, sgemm
 from test_packed import place
 
 from gemmhub.errors import KernelError
-from gemmhub.kit.cuda_scratch import COUNTERS
 
 SHAPE = Shape(128, 48, 9)
 HOME = WatchedHome()
@@ -254,7 +254,7 @@ def largest_published(home):
 def test_the_scale_of_rejected_rows_is_that_of_the_first_span(monkeypatch, tmp_path):
     found, first = largest_published(WatchedHome())
     assert found == first
-    whole = "if constexpr (!kStops) publish_largest(p, ctx);", "publish_largest(p, ctx);"
+    whole = "if constexpr (!kEarlyExit) publish_largest(p, ctx);", "publish_largest(p, ctx);"
     found, first = largest_published(mutated(monkeypatch, tmp_path, "f16_registers.cuh", whole))
     assert found > first
 
@@ -311,7 +311,7 @@ def test_wrong_sums_are_noticed(mutation, monkeypatch, tmp_path):
 # fmt: off
 UNSEEN = {
     "what is small": (few(64, 40, 64, [(1, 0, 2.0**20), (1, 1, 2.0**-60)], [(1, 1, 2.0**20)]), (
-        ("least >= 2 * __float_as_uint(p.least_scaled) - 1", "true"),
+        ("smallest >= 2 * __float_as_uint(p.min_scaled) - 1", "true"),
         ("error.small()", "0u"))),
     "what is large": (few(64, 40, 64, [(1, 0, np.inf)], [(0, 1, 1.0)]), (
         ("largest < power_of_two(LARGEST_EXPONENT + 1) && ", ""),)),

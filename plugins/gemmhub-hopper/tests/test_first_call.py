@@ -9,9 +9,13 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0), reason="torch sees no Hopper GPU"
-)
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0),
+        reason="torch sees no Hopper GPU",
+    ),
+]
 
 FIRST = """
 import sys, time, torch, gemmhub

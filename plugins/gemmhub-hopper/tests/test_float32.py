@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper.config import Shape
+from gemmhub_hopper.variants.config import Shape
+from gemmhub_nvidia.scratch import COUNTERS
 from products import SPLIT, Product
 from runs import HOME, Run
 
 from gemmhub.accuracy import error_model, reference
-from gemmhub.kit.cuda_scratch import COUNTERS
+
+pytestmark = pytest.mark.emulator
 
 F32 = np.dtype(np.float32)
 MODEL = error_model(F32, F32, F32, F32)

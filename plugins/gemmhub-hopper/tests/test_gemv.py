@@ -6,13 +6,18 @@ from dataclasses import replace
 
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper import corrections, gemv, lower, sources
+from gemmhub_hopper.candidates import gemv
+from gemmhub_hopper.cost import corrections
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants import sources
+from gemmhub_nvidia import nvrtc
 from problems import H200, operand, problem
 from runs import Run, detected
 from vectors import VECTORS, Vector, vector
 
-from gemmhub.kit import nvrtc
 from gemmhub.layout import MatrixLayout
+
+pytestmark = pytest.mark.emulator
 
 
 def choices(asked):
@@ -112,15 +117,15 @@ def test_vectors_of_another_dtype():
 
 
 MUTATIONS = {
-    "X is read before all of it has arrived": ("block_sync();\n            ask_x(chunk + 1);", "ask_x(chunk + 1);"),
+    "X is read before all of it has arrived": ("block_sync();\n            issue_x(chunk + 1);", "issue_x(chunk + 1);"),
     "sums are stored over loads that are under way": ("copy_wait<0>();", ""),
-    "sums are stored over elements that others read": ("block_sync();  // sums take", "// sums take"),
+    "sums are stored over elements that others read": ("block_sync();  // sums overwrite", "// sums overwrite"),
     "a block is read before it has arrived": ("copy_wait<kNumAhead - 1>();\n        if (block", "if (block"),
     "X has one buffer": ("+ chunk % 2 * BUFFER_BYTES + 16 * unit", "+ 16 * unit"),
-    "X ends with its first chunk": ("ask_x(chunk + 1);", ""),
+    "X ends with its first chunk": ("issue_x(chunk + 1);", ""),
     "the first block takes no part": ("for (u32 block = 0; block < blocks", "for (u32 block = 1; block < blocks"),
     "the CTAs of a cluster read the same X": ("4 * (first - share + ", "4 * (0 * share + "),
-    "the next block takes a slot that is in use": ("ask(block + kNumAhead);", "ask(block + kNumAhead + 1);"),
+    "the next block takes a slot that is in use": ("issue(block + kNumAhead);", "issue(block + kNumAhead + 1);"),
 }
 
 

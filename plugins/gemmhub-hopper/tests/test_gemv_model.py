@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from gemmhub_hopper import choose, lower
-from gemmhub_hopper.model import Card
+from gemmhub_hopper.cost import choose
+from gemmhub_hopper.cost.model import Card
+from gemmhub_hopper.lowering import lower
 from problems import H200, problem
 
 

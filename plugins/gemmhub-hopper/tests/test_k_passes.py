@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemmhub_hopper import k_passes, lower
-from gemmhub_hopper.config import BY_ROWS
+from gemmhub_hopper.lowering import k_passes, lower
+from gemmhub_hopper.variants.config import BY_ROWS
+from gemmhub_nvidia.scratch import COUNTERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import problem
-
-from gemmhub.kit.cuda_scratch import COUNTERS
 
 
 @settings(deadline=None, max_examples=60)

@@ -9,12 +9,15 @@ import fake_cuda
 import numpy as np
 import pytest
 from fakes import mutated
-from gemmhub_hopper import launch, lower
+from gemmhub_hopper.launches import launch
+from gemmhub_hopper.lowering import lower
 from problems import problem
 from products import PRODUCTS, SMALL, TURNS, Product, Shape, stored
 from runs import Run
 
 from gemmhub.errors import KernelError
+
+pytestmark = pytest.mark.emulator
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -153,11 +156,12 @@ MUTATIONS = {
 }
 # Of taking turns: (file, old, new), the product's k and parts of it, perhaps another old and new. Epilogues meet where
 # main loops are short.
+_SKIP = "pipe.skip(kNumProducts * work.k_blocks)"
 TURN_MUTATIONS = {
     "a stage too many is skipped": (
-        "gemm_kernel.cu", "pipe.skip(kRounds * work.k_blocks)", "pipe.skip(kRounds * work.k_blocks + 1)", 200, 1),
+        "gemm_kernel.cu", _SKIP, "pipe.skip(kNumProducts * work.k_blocks + 1)", 200, 1),
     "all parts of k are taken for equal": (
-        "gemm_kernel.cu", "pipe.skip(kRounds * work.k_blocks)", "pipe.skip(p.schedule.k_blocks_per_split)", 200, 3),
+        "gemm_kernel.cu", _SKIP, "pipe.skip(p.schedule.k_blocks_per_split)", 200, 3),
     "both consumers are to release a stage": (
         "gemm_kernel.cu", "4 * kWarpgroupsPerTile * kNumMulticast)", "4 * kNumConsumers * kNumMulticast)", 200, 1),
     "nobody waits for a turn": ("mainloop.cuh", "order.wait();", "", 392, 1),
@@ -234,7 +238,7 @@ def notices(product, file, changes, monkeypatch, tmp_path):
 
 def test_parameters_are_those_of_the_kernel():
     """ctypes' idea of Params is the compiler's: the emulated launch checks the size, products the order."""
-    from gemmhub_hopper.launch import Arguments, Params
+    from gemmhub_hopper.launches.launch import Arguments, Params
 
     assert ctypes.sizeof(Params) == 336
     assert Arguments.p.offset == 384

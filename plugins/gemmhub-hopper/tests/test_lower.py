@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gemmhub_hopper import lower
+from gemmhub_hopper.lowering import lower
 from problems import bias, operand, problem
 
 from gemmhub.capability import Refusal

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, mutated
-from gemmhub_hopper import lower
-from gemmhub_hopper.candidate import Choice
-from gemmhub_hopper.config import Shape
+from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants.config import Shape
 from ml_dtypes import bfloat16
 from problems import problem
 from products import loaded, stored
@@ -23,6 +23,8 @@ from gemmhub.accuracy import error_model, reference
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
 from gemmhub.errors import KernelError
+
+pytestmark = pytest.mark.emulator
 
 SHAPE = Shape(64, 64, 3, consumers=1)
 SHAPE_OF_FEW = Shape(64, 16, 4, consumers=1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gemmhub_hopper import lower, model
-from gemmhub_hopper.candidate import Choice
-from gemmhub_hopper.config import Shape
+from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.cost import model
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants.config import Shape
 from problems import H200, LIMIT, problem
 
 

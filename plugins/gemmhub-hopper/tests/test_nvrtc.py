@@ -12,9 +12,9 @@ from dataclasses import asdict, replace
 from functools import cache
 
 import pytest
-from gemmhub_hopper import wgmma
-from gemmhub_hopper.config import ACTIVATIONS, Form, Shape, Variant
-from gemmhub_hopper.shapes import (
+from gemmhub_hopper.variants import wgmma
+from gemmhub_hopper.variants.config import ACTIVATIONS, Form, Shape, Variant
+from gemmhub_hopper.variants.shapes import (
     F16_PLANES_SHAPES,
     F16_REGISTER_SHAPES,
     REGISTER_SHAPES,
@@ -23,10 +23,11 @@ from gemmhub_hopper.shapes import (
     SPLIT_SHAPES,
     shapes,
 )
-from gemmhub_hopper.sources import f16_prepass, prepass, source
+from gemmhub_hopper.variants.sources import f16_prepass, prepass, source
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.nvrtc import Compiled, CompilerError
 
-from gemmhub.kit import nvrtc
-from gemmhub.kit.nvrtc import Compiled, CompilerError
+pytestmark = pytest.mark.compiler
 
 PLAIN = Form(False, True, "bfloat16", "bfloat16")
 SPLIT = Form(False, True, "split", "float32")
@@ -69,7 +70,7 @@ def variants():
     for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[3], True), (SPLIT_SHAPES[6], True)):
         found += [Variant(shape, full, split), Variant(shape, replace(full, transposed_d=True, bias="m"), split)]
     found += [Variant(SPLIT_SHAPES[0], replace(full, mn_major_a=True, mn_major_b=False, output="bfloat16"))]
-    found += by_float16_planes() + planes_in_registers() + through_registers() + three_rounds()
+    found += by_float16_planes() + planes_in_registers() + through_registers() + bf16x3_variants()
     rng, count = random.Random(0), len(found) + 10
     while len(found) < count:
         variant = drawn(rng)
@@ -136,7 +137,7 @@ def through_registers():
     return [variant for variant in found if variant.refusal is None]
 
 
-def three_rounds():
+def bf16x3_variants():
     """All shapes for two planes of bfloat16; the largest with more in the epilogue, and with split-K."""
     plain = Form(False, False, "bf16x3", "float32")
     full = replace(plain, has_alpha=True, addend="float32", bias="n", activation="gelu")

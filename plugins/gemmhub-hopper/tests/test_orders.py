@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper import lower
-from gemmhub_hopper.candidate import named
+from gemmhub_hopper.candidates.candidate import named
+from gemmhub_hopper.lowering import lower
 from problems import problem
 from products import SMALL, Product, Shape
 from runs import Run
+
+pytestmark = pytest.mark.emulator
 
 GIVEN = {"b": "col", "out": "float32"}
 PRODUCTS = {

@@ -9,17 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_hopper import lower, shapes
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.candidate import Choice
-from gemmhub_hopper.config import Shape
-from gemmhub_hopper.shapes import ShapeList
+from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants import shapes
+from gemmhub_hopper.variants.config import Shape
+from gemmhub_hopper.variants.shapes import ShapeList
+from gemmhub_nvidia.scratch import COUNTERS
 from problems import operand, problem
 from test_float32 import data, ratio, specials
 
 from gemmhub.accuracy import error_model, reference
 from gemmhub.capability import Refusal
-from gemmhub.kit.cuda_scratch import COUNTERS
+
+pytestmark = pytest.mark.emulator
 
 LIMIT = 2**26
 

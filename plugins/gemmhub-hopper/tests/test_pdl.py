@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 
 import pytest
-from gemmhub_hopper import choose, gemv, lower, model, pdl, sources
-from gemmhub_hopper.candidate import named, runnable
-from gemmhub_hopper.config import Shape
-from gemmhub_hopper.pdl import Next
+from gemmhub_hopper.candidates import gemv
+from gemmhub_hopper.candidates.candidate import named, runnable
+from gemmhub_hopper.cost import choose, model
+from gemmhub_hopper.launches import pdl
+from gemmhub_hopper.launches.pdl import Next
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants import sources
+from gemmhub_hopper.variants.config import Shape
 from problems import problem
 from products import Product
 from test_kernel import notices
 from vectors import vector
+
+pytestmark = pytest.mark.emulator
 
 SMS = 132
 CARD = model.Card(SMS, 2e9, 4e12)

@@ -9,11 +9,13 @@ import pytest
 from fakes import FakeCompiler, Home
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.probe import FUNCTIONS
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.nvrtc import Compiler, CompilerError
+from gemmhub_nvidia.testing.probe import ProbeTests, Probing, raising
 
 import gemmhub
-from gemmhub.kit import nvrtc
-from gemmhub.kit.nvrtc import Compiler, CompilerError
-from gemmhub.testing.cuda_probe import ProbeTests, Probing, raising
+
+pytestmark = pytest.mark.emulator
 
 probing = Probing(HopperBackend, FUNCTIONS, FakeCompiler)
 absent = probing.absent

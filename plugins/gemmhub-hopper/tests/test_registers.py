@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper import choose, lower, tensor_map
-from gemmhub_hopper.config import Form, Shape, Variant
-from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, shapes
+from gemmhub_hopper.cost import choose
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants import tensor_map
+from gemmhub_hopper.variants.config import Form, Shape, Variant
+from gemmhub_hopper.variants.shapes import REGISTER_SHAPES, SHAPES, shapes
+from gemmhub_nvidia.scratch import COUNTERS
 from problems import H200, LIMIT, problem
 from products import SPLIT, Product
 from runs import Run
@@ -17,7 +20,7 @@ from test_addresses import tma_box
 from test_float32 import data, errors, multiply, ratio, sgemm, specials
 from test_kernel import notices
 
-from gemmhub.kit.cuda_scratch import COUNTERS
+pytestmark = pytest.mark.compiler
 
 R = {"registers": True}
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper.config import Shape
+from gemmhub_hopper.variants.config import Shape
 from products import SPLIT, Product
 from runs import Run
 from test_float32 import data
+
+pytestmark = pytest.mark.emulator
 
 SMS = {"attributes": {16: 32}}  # of all splits of all tiles at once
 R = {"registers": True}
@@ -244,7 +246,7 @@ def test_infinities_are_not_large(monkeypatch, tmp_path):
 # fmt: off
 MUTATIONS = {
     "a row that was not read to its end": ("planes", infinities_of_two_signs_far_apart, "repair.cuh", (
-        ("stopped ? Span::UNKNOWN : ~warp_min(~found.a.end)", "~warp_min(~found.a.end)"),)),
+        ("stopped ? Span::UNKNOWN : ~warp_min(~product.a.end)", "~warp_min(~product.a.end)"),)),
     "a long row": ("registers", infinities_of_two_signs_far_apart, "repair.cuh", (
         ("(end != UNKNOWN && end - begin() <= 32)", "true"),)),
     "a column without marks": ("planes", an_infinity_in_a_and_a_nan_in_b, "repair.cuh", (

@@ -10,6 +10,8 @@ from fakes import mutated
 from products import SMALL, SPLIT, TURNS, Product, Shape
 from runs import HOME, Run, address, detected
 
+pytestmark = pytest.mark.emulator
+
 
 @dataclass(frozen=True)
 class Padded(Product):
@@ -100,7 +102,7 @@ def test_rows(product):
         run.check()
 
 
-_FILL = "            stage(p, fragment, acc[i], column, place);\n"
+_FILL = "            stage(p, fragment, acc[i], column, address);\n"
 _ALL, _WARP = "        sync_stores(1 + ctx.warpgroup, 128);", "        sync_warp_stores();"
 MUTATIONS = {
     "a buffer is read before it is full": (_FILL + "            sync_staged(ctx);", _FILL),

@@ -10,11 +10,13 @@ import subprocess
 
 import fake_cuda
 import pytest
-from gemmhub_hopper.tile_schedule import _divisor, schedule
+from gemmhub_hopper.launches.tile_schedule import _divisor, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmhub.testing.host_kernels import COMPILER
+
+pytestmark = pytest.mark.emulator
 
 _PROGRAM = """
 #include "machine.hpp"

@@ -7,14 +7,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home, mutated
-from gemmhub_hopper import lower, tensor_map
-from gemmhub_hopper.candidate import Choice
-from gemmhub_hopper.config import SHIFTED, Form, Shape, Variant
-from gemmhub_hopper.shapes import SHIFTED_SHAPES
+from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants import tensor_map
+from gemmhub_hopper.variants.config import SHIFTED, Form, Shape, Variant
+from gemmhub_hopper.variants.shapes import SHIFTED_SHAPES
+from gemmhub_nvidia import tma
 from ml_dtypes import bfloat16
 from problems import problem
 from products import SHIFTED_PRODUCTS, Product
 from runs import HOME, Run, detected
+
+pytestmark = pytest.mark.emulator
 
 SMALL = Shape(64, 32, 3, consumers=1)
 
@@ -159,7 +163,7 @@ def test_a_packed_b():
 def test_addresses_may_change(monkeypatch, patched):
     """Both maps of a shifted operand have its address; its last rows are those of the second map."""
     if not patched:
-        monkeypatch.setattr(tensor_map, "address_word", lambda driver, arguments: None)
+        monkeypatch.setattr(tma, "address_word", lambda driver, arguments: None)
     product = Product(SMALL, 77, 24, 131, registers=True)
     runs = [Run(product, seed=seed) for seed in range(3)]
     launch = runs[0].launch

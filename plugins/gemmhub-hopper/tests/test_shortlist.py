@@ -9,15 +9,21 @@ from dataclasses import replace
 import pytest
 from fake_cuda import FakeCuda
 from fakes import Home
-from gemmhub_hopper import choose, compiled, gemv, launch, lower, model, prepass, shortlist, tensor_map
-from gemmhub_hopper.candidate import named, runnable
-from gemmhub_hopper.shortlist import MOST_COMPILED, NEARLY
+from gemmhub_hopper.candidates import gemv
+from gemmhub_hopper.candidates.candidate import named, runnable
+from gemmhub_hopper.cost import choose, model, shortlist
+from gemmhub_hopper.cost.shortlist import MAX_COMPILED, NEARLY
+from gemmhub_hopper.launches import launch
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants import compiled, sources
+from gemmhub_nvidia import nvrtc, tma
+from gemmhub_nvidia.scratch import COUNTERS
+from gemmhub_nvidia.testing.fake_kernels import FakeCompiler
 from problems import problem
 
-from gemmhub.kit import nvrtc
-from gemmhub.kit.cuda_scratch import COUNTERS
 from gemmhub.kit.native import cache
-from gemmhub.testing.fake_kernels import FakeCompiler
+
+pytestmark = pytest.mark.emulator
 
 LARGE = 2**30
 PLAIN = problem(1000, 4096, 4096)
@@ -44,7 +50,7 @@ def code(backend, asked, choice):
     passes = (
         None if isinstance(choice, gemv.GemvChoice) else runnable(choice, backend.machine.gpus[0].default_workspace)
     )
-    return compiled.code(choice, passes, backend._card_of(0))
+    return shortlist.code(choice, passes, backend._card_of(0))
 
 
 def load(backend, asked, choice):
@@ -170,11 +176,11 @@ def test_m_alone_compiles_few_kernels(backend, n, k, more, monkeypatch):
         fastest, best = timed(backend, asked)[0]
         winners.add(best.name)
         seconds = first.seconds / backend.offer(replace(asked, deterministic=True)).first.seconds * fastest
-        assert seconds <= NEARLY * fastest or len(main(built)) >= MOST_COMPILED
+        assert seconds <= NEARLY * fastest or len(main(built)) >= MAX_COMPILED
         for what in code(backend, asked, named_(asked, first.name)):
             kernels.function(0, what)
     assert len(winners) > 8
-    assert 3 <= len(main(built)) <= MOST_COMPILED + 1  # the last candidate may have two kernels
+    assert 3 <= len(main(built)) <= MAX_COMPILED + 1  # the last candidate may have two kernels
     assert compiler is backend.machine.compiler
 
 
@@ -198,7 +204,7 @@ def named_(asked, name):
 
 def test_after_the_limit_the_fastest_compiled_one_runs(backend, monkeypatch):
     """Whatever its estimate, also where it is not among the candidates of which corrected estimates are made."""
-    monkeypatch.setattr(shortlist, "MOST_COMPILED", 1)
+    monkeypatch.setattr(shortlist, "MAX_COMPILED", 1)
     monkeypatch.setattr(choose.corrections, "CORRECTED", 4)
     large, small, another = (problem(m, n, 4096) for m, n in ((4096, 4096), (64, 4096), (64, 4104)))
     first = backend.offer(large).first.name
@@ -217,7 +223,7 @@ def test_after_the_limit_the_fastest_compiled_one_runs(backend, monkeypatch):
 
 def test_where_nothing_compiled_runs_it_is_compiled(backend, monkeypatch):
     """Kernels for vectors do not multiply matrices."""
-    monkeypatch.setattr(shortlist, "MOST_COMPILED", 1)
+    monkeypatch.setattr(shortlist, "MAX_COMPILED", 1)
     one = problem(1, 4096, 4096)
     load(backend, one, named_(one, backend.offer(one).first.name))
     assert backend.offer(PLAIN).first.name == timed(backend, PLAIN)[0][1].name
@@ -247,13 +253,13 @@ def test_what_is_compiled_is_what_preparing_loads(backend, name):
     passes = None if name.startswith("gemv") else runnable(choice, limit)
     kernel = backend.prepare(asked, name, limit)
     assert ("K passes" in kernel.description) == (limit < LARGE)
-    expected = compiled.code(choice, passes, backend._card_of(0))
+    expected = shortlist.code(choice, passes, backend._card_of(0))
     assert set(expected) == {what for _, what in backend.machine.kernels._functions}
 
 
 NEVER = [
     (choose, "timed"), (choose, "ranked"), (choose, "vectors"), (model, "works"), (model, "seconds_of"),
-    (lower, "lowerings"), (gemv, "kernels"), (gemv, "choices"), (tensor_map, "address_word"), (nvrtc, "cubin"),
+    (lower, "lowerings"), (gemv, "kernels"), (gemv, "choices"), (tma, "address_word"), (nvrtc, "cubin"),
 ]  # fmt: skip
 
 
@@ -277,10 +283,10 @@ def test_the_address_is_checked_in_each_map(backend, monkeypatch):
     """Where one of a kind that was found to have its address in one word has not, it is encoded for each address."""
     asked = problem(512, 640, 4096)
     backend.prepare(asked, "128x128x6", LARGE)
-    real = tensor_map.encode
-    monkeypatch.setattr(tensor_map, "encode", lambda *given: real(*given)[::-1])
+    real = tma.encode
+    monkeypatch.setattr(tma, "encode", lambda *given: real(*given)[::-1])
     choice = named_(problem(520, 656, 4104), "128x128x6")  # each map is another one
     assert isinstance(backend.launch(0, choice, LARGE), launch.Launch)
     assert not backend.launch(0, choice, LARGE).gemm.patched
     monkeypatch.undo()
-    assert prepass.KINDS["bfloat16"] not in {what for _, what in backend.machine.kernels._functions}
+    assert sources.PREPASSES["bfloat16"] not in {what for _, what in backend.machine.kernels._functions}

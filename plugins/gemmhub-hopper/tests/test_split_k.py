@@ -7,14 +7,16 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper import sources
-from gemmhub_hopper.candidate import _MIN_SPLITS, _MIN_WORK
+from gemmhub_hopper.candidates.candidate import _MIN_SPLITS, _MIN_WORK
+from gemmhub_hopper.variants import sources
+from gemmhub_nvidia.clusters import estimated
 from products import SLICES, SMALL, Product, Shape, stored
 from runs import Run
 from test_registers import SPLIT, R, check_marks
 
 from gemmhub.errors import KernelError
-from gemmhub.kit.cuda_clusters import estimated
+
+pytestmark = pytest.mark.emulator
 
 SMS = {"attributes": {16: 16}}
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 from fake_cuda import FakeCuda
-from gemmhub_hopper import lower, tensor_map
-from gemmhub_hopper.candidate import Choice
-from gemmhub_hopper.config import INPUTS, Form, Shape
-from gemmhub_hopper.launch import maps
-from gemmhub_hopper.shapes import F16_PLANES_SHAPES, SHAPES, SPLIT_SHAPES
-from gemmhub_hopper.tensor_map import MapArguments, Stored
+from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.launches.launch import maps
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants import tensor_map
+from gemmhub_hopper.variants.config import INPUTS, Form, Shape
+from gemmhub_hopper.variants.shapes import F16_PLANES_SHAPES, SHAPES, SPLIT_SHAPES
+from gemmhub_hopper.variants.tensor_map import MapArguments, Stored
+from gemmhub_nvidia import tma
+from gemmhub_nvidia.driver import Driver, DriverError
 from problems import problem
 
-from gemmhub.kit.cuda import Driver, DriverError
+pytestmark = pytest.mark.emulator
 
 FORMS = {kind: Form(False, False, kind, "float32") for kind in INPUTS}
 LIMIT = 2**30
@@ -73,7 +76,7 @@ def test_the_driver_takes_every_map(shape):
             for out in ("bfloat16", "float32"):
                 for lowering in lower.lowerings(problem(1000, 1000, 1000, out=out, a=a, b=b)):
                     for arguments in all_maps(Choice(lowering, shape, 1)):
-                        assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
+                        assert len(tma.encode(driver, arguments, 0x7000_0000_0000)) == 128
 
 
 @pytest.mark.parametrize("shape", [*SPLIT_SHAPES, *F16_PLANES_SHAPES], ids=lambda shape: shape.name)
@@ -85,35 +88,35 @@ def test_the_driver_takes_every_map_of_planes(shape):
         for lowering in (x for x in lowerings if x.form.input == kind):
             for arguments in all_maps(Choice(lowering, shape, 1))[:2]:
                 assert arguments.sizes[2] == planes
-                assert len(tensor_map.encode(driver, arguments, 0x7000_0000_0000)) == 128
+                assert len(tma.encode(driver, arguments, 0x7000_0000_0000)) == 128
 
 
 def test_what_the_driver_does_not_take():
     driver = Driver(FakeCuda())
     with pytest.raises(DriverError):
-        tensor_map.encode(driver, MapArguments(9, (64, 64, 1), (128, 8192), (64, 64, 1), 3), 0x7000_0000_0008)
+        tma.encode(driver, MapArguments(9, (64, 64, 1), (128, 8192), (64, 64, 1), 3), 0x7000_0000_0008)
     with pytest.raises(DriverError):
-        tensor_map.encode(driver, MapArguments(9, (64, 64, 1), (130, 8192), (64, 64, 1), 3), 0x7000_0000_0000)
+        tma.encode(driver, MapArguments(9, (64, 64, 1), (130, 8192), (64, 64, 1), 3), 0x7000_0000_0000)
     with pytest.raises(DriverError):
-        tensor_map.encode(driver, MapArguments(9, (64, 64, 1), (128, 8192), (128, 64, 1), 3), 0x7000_0000_0000)
+        tma.encode(driver, MapArguments(9, (64, 64, 1), (128, 8192), (128, 64, 1), 3), 0x7000_0000_0000)
 
 
 def test_the_word_of_the_address(monkeypatch):
     driver = Driver(FakeCuda())
     arguments = MapArguments(9, (64, 64, 1), (128, 8192), (64, 64, 1), 3)
-    assert tensor_map.address_word(driver, arguments) == 0
-    real = tensor_map.encode
+    assert tma.address_word(driver, arguments) == 0
+    real = tma.encode
 
     def in_two_places(driver, arguments, address):
         data = real(driver, arguments, address)
         return data[:-8] + data[:8]
 
-    monkeypatch.setattr(tensor_map, "encode", in_two_places)
-    assert tensor_map.address_word(driver, arguments) is None
+    monkeypatch.setattr(tma, "encode", in_two_places)
+    assert tma.address_word(driver, arguments) is None
 
 
 def test_a_driver_that_checks_addresses():
     driver = Driver(FakeCuda())
     arguments = MapArguments(9, (64, 64, 1), (128, 8192), (64, 64, 1), 3)
     driver.cuda.faults["cuTensorMapEncodeTiled"] = 1
-    assert tensor_map.address_word(driver, arguments) is None
+    assert tma.address_word(driver, arguments) is None

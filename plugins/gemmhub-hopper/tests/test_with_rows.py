@@ -7,8 +7,10 @@ import random
 import pytest
 from fake_cuda import FakeCuda
 from fakes import Home
-from gemmhub_hopper import choose, launch, lower
-from gemmhub_hopper.config import ACTIVATIONS
+from gemmhub_hopper.cost import choose
+from gemmhub_hopper.launches import launch
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants.config import ACTIVATIONS
 from problems import bias, operand, problem
 
 from gemmhub.buckets import end

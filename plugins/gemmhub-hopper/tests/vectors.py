@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gemmhub_hopper import gemv, lower, sources
-from gemmhub_hopper.config import Shape
+from gemmhub_hopper.candidates import gemv
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants import sources
+from gemmhub_hopper.variants.config import Shape
 from products import Product
 
 from gemmhub.dtypes import as_dtype

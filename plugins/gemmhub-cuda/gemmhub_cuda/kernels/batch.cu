@@ -63,11 +63,11 @@ struct Paired {
     }
 };
 template <bool paired, int CHUNKS>
-struct Places {
+struct LayoutOf {
     using Type = Swizzled<CHUNKS>;
 };
 template <int CHUNKS>
-struct Places<true, CHUNKS> {
+struct LayoutOf<true, CHUNKS> {
     using Type = Paired<CHUNKS>;
 };
 
@@ -80,7 +80,7 @@ struct Operand {
     static constexpr int STEP = 32 / CHUNKS;  // rows from one of a lane's copies to its next
     static constexpr int COPIES = ROWS / STEP;
     static_assert(ROWS % STEP == 0 && 32 % CHUNKS == 0, "all rows, and no more");
-    using Place = typename Places<PAIRED, CHUNKS>::Type;
+    using Layout = typename LayoutOf<PAIRED, CHUNKS>::Type;
     using Fragment = u32[SIDE / 16][4];
 
     const char* base;
@@ -108,7 +108,7 @@ struct Operand {
         if constexpr (aligned >= 4) {
 #pragma unroll
             for (int i = 0; i < COPIES; ++i)
-                copy_chunk<aligned, !mn>(stage + place(i), block + i * STEP * ld, valid(i, deep));
+                copy_chunk<aligned, !mn>(stage + address(i), block + i * STEP * ld, valid(i, deep));
         } else {
             constexpr int SOME = COPIES < 2 ? COPIES : 2;  // at once: the more, the more registers
 #pragma unroll
@@ -118,7 +118,7 @@ struct Operand {
                 for (int i = 0; i < SOME; ++i)
                     staged[i] = load_chunk<Element>(block + (first + i) * STEP * ld, valid(first + i, deep));
 #pragma unroll
-                for (int i = 0; i < SOME; ++i) store_shared(stage + place(first + i), staged[i]);
+                for (int i = 0; i < SOME; ++i) store_shared(stage + address(first + i), staged[i]);
             }
         }
     }
@@ -129,7 +129,7 @@ struct Operand {
         return i * STEP < inside ? SIZE * clamped(deep - column(), PER_CHUNK) : 0;
     }
 
-    DEVICE static u32 place(int i) { return Place::at(row() + i * STEP, lane_id() % CHUNKS); }
+    DEVICE static u32 address(int i) { return Layout::at(row() + i * STEP, lane_id() % CHUNKS); }
 
     // The fragments of step `step` of a block, 16 along m (n) each: a's in the order of multiply_add; b's b0 and b1 of 8
     // columns and then of the next 8.
@@ -143,15 +143,15 @@ struct Operand {
                 // the first two, 1 and 3 the other two.
                 u32 pair[4];
                 load_matrices_transposed(pair,
-                                         stage + Place::at(STEP_K * step + 16 * two + 4 * (r / 2) + 2 * one + r % 2, i));
+                                         stage + Layout::at(STEP_K * step + 16 * two + 4 * (r / 2) + 2 * one + r % 2, i));
                 const u32 even[2] = {even_bytes(pair[0], pair[1]), even_bytes(pair[2], pair[3])};
                 const u32 odd[2] = {odd_bytes(pair[0], pair[1]), odd_bytes(pair[2], pair[3])};
                 word[i][0] = even[0], word[i][3] = odd[1];
                 word[i][1] = k_first ? even[1] : odd[0], word[i][2] = k_first ? odd[0] : even[1];
             } else if constexpr (mn) {
-                load_matrices_transposed(word[i], stage + Place::at(STEP_K * step + 8 * next_k + r, 2 * i + next_side));
+                load_matrices_transposed(word[i], stage + Layout::at(STEP_K * step + 8 * next_k + r, 2 * i + next_side));
             } else {
-                load_matrices(word[i], stage + Place::at(16 * i + 8 * next_side + r, 2 * step + next_k));
+                load_matrices(word[i], stage + Layout::at(16 * i + 8 * next_side + r, 2 * step + next_k));
             }
         }
     }
@@ -278,8 +278,8 @@ struct Tiles {
         const int each = p.tiles_m * p.tiles_n;
         matrix = tile, row = 0, column = 0;
         if (each > 1) {
-            const int of = tile / each, place = tile - of * each;
-            matrix = of, row = place / p.tiles_n * TILE_M, column = place % p.tiles_n * TILE_N;
+            const int of = tile / each, number = tile - of * each;
+            matrix = of, row = number / p.tiles_n * TILE_M, column = number % p.tiles_n * TILE_N;
         }
     }
 };

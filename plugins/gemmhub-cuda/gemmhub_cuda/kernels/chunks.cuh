@@ -1,18 +1,18 @@
-// Chunks of 16 bytes: their places in shared memory, and their copies from global memory.
+// Chunks of 16 bytes: their offsets in shared memory, and their copies from global memory.
 #pragma once
 #include "ptx.cuh"
 
-// Rows of CHUNKS chunks of 16 bytes. Chunk `chunk` of row `row` is in the place of chunk ^ key(row): 8 consecutive rows
+// Rows of CHUNKS chunks of 16 bytes. Chunk `chunk` of row `row` is at column chunk ^ key(row): 8 consecutive rows
 // have the same chunk in 8 different columns of 16 bytes, modulo the 128 bytes of all banks.
 template <int CHUNKS>
 struct Swizzled {
-    static constexpr int SPAN = CHUNKS < 8 ? CHUNKS : 8;  // chunks that change places with each other
+    static constexpr int SPAN = CHUNKS < 8 ? CHUNKS : 8;  // chunks that are permuted among each other
     static_assert((CHUNKS & (CHUNKS - 1)) == 0, "a power of two");
     DEVICE static constexpr u32 key(u32 row) { return row / (8 / SPAN) % SPAN; }
     DEVICE static constexpr u32 at(u32 row, u32 chunk) { return 16 * (row * CHUNKS + (chunk ^ key(row))); }
 };
 
-DEVICE int clamped(int value, int most) { return value < 0 ? 0 : value < most ? value : most; }
+DEVICE int clamped(int value, int max) { return value < 0 ? 0 : value < max ? value : max; }
 
 // Copies a chunk from global to shared memory: `valid` bytes of it, and zeros. `aligned`: the alignment of `from` in
 // bytes, of which `valid` is a multiple, too, if not `partial`.

@@ -2,7 +2,7 @@
 // compute capability 8.0 and later.
 //
 // A CTA computes a tile of TILE_M x TILE_N, each of its warps WARP_M x WARP_N of it, 16 x 8 at a time: the results of
-// the instruction mma.m16n8k16. What one step of k needs goes this way:
+// the instruction mma.m16n8k16. What one step of k needs is moved as follows:
 //
 //     global memory     copy_async, TILE_K of k at a time, STAGES - 1 tiles ahead of their use     `Operand::load`
 //     shared memory     a ring of STAGES stages, each a tile of a and one of b
@@ -19,7 +19,7 @@
 // m (n), a row for each k, which ldmatrix transposes; else a row for each of m (n). Chunks are swizzled (`Swizzled`), so
 // that neither the copies nor ldmatrix have bank conflicts.
 //
-// The part of k that is no multiple of TILE_K is taken first, with zeros beyond its end: all later tiles are whole.
+// The part of k that is no multiple of TILE_K is taken first, with zeros beyond its end: all later tiles are full.
 // What is outside of a matrix along m (n) is zeros, too; those results are not stored.
 //
 //     TILE_M, TILE_N, TILE_K, WARP_M, WARP_N   elements
@@ -49,7 +49,7 @@ struct Operand {
     static_assert(ROWS % STEP == 0 || STEP % ROWS == 0, "all rows, and no more");
     static_assert(STEP % 8 == 0, "a thread's copies have one key");
     static_assert((WARP_SIDE & (WARP_SIDE - 1)) == 0, "a power of two");
-    using Place = Swizzled<CHUNKS>;
+    using Layout = Swizzled<CHUNKS>;
     using Fragment = u32[BLOCKS_16][4];
 
     // --- from global to shared memory: this thread has one chunk in every STEP rows ---------------------------
@@ -60,7 +60,7 @@ struct Operand {
     int row, chunk;  // of the first
     int inside;      // mn: valid bytes of the chunk; else: rows of the matrix from this thread's first one on
 
-    // `first`: the tile's place along m (n), of which there are `size`; `k`: where its part of k begins.
+    // `first`: the tile's origin along m (n), of which there are `size`; `k`: where its part of k begins.
     DEVICE Operand(const void* base, long long ld, int first, int size, int k) {
         row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         const long long outer = (mn ? k : first) + row, inner = (mn ? first : k) + 8 * chunk;
@@ -69,14 +69,14 @@ struct Operand {
         inside = mn ? 2 * clamped(size - first - 8 * chunk, 8) : size - first - row;
     }
 
-    // Copies a tile to `stage`. Not `whole`: `deep` along k of it are there.
-    template <bool whole>
+    // Copies a tile to `stage`. Not `full`: `deep` along k of it are there.
+    template <bool full>
     DEVICE void load(u32 stage, const char* tile, int deep) const {
         if (STEP > ROWS && row >= ROWS) return;
         if constexpr (aligned >= 4) {
 #pragma unroll
             for (int i = 0; i < COPIES; ++i)
-                copy_chunk<aligned, !mn && !whole>(stage + place(i), tile + i * row_step, valid<whole>(i, deep));
+                copy_chunk<aligned, !mn && !full>(stage + address(i), tile + i * row_step, valid<full>(i, deep));
         } else {
             constexpr int SOME = COPIES < 2 ? COPIES : 2;  // at once: the more, the more registers
 #pragma unroll
@@ -84,14 +84,14 @@ struct Operand {
                 Word4 staged[SOME];
 #pragma unroll
                 for (int i = 0; i < SOME; ++i)
-                    staged[i] = load_chunk<u16>(tile + (first + i) * row_step, valid<whole>(first + i, deep));
+                    staged[i] = load_chunk<u16>(tile + (first + i) * row_step, valid<full>(first + i, deep));
 #pragma unroll
-                for (int i = 0; i < SOME; ++i) store_shared(stage + place(first + i), staged[i]);
+                for (int i = 0; i < SOME; ++i) store_shared(stage + address(first + i), staged[i]);
             }
         }
     }
 
-    // Copies a whole tile, and goes on to the next.
+    // Copies a full tile, and goes on to the next.
     DEVICE void load(u32 stage) {
         load<true>(stage, from, TILE_K);
         from += tile_step;
@@ -101,18 +101,18 @@ struct Operand {
     DEVICE void load_last(u32 stage, int tiles, int deep) const { load<false>(stage, from + tiles * tile_step, deep); }
 
     // Valid bytes of this thread's copy number `i`.
-    template <bool whole>
+    template <bool full>
     DEVICE int valid(int i, int deep) const {
         if constexpr (mn) {
-            if (!whole && row + i * STEP >= deep) return 0;
+            if (!full && row + i * STEP >= deep) return 0;
             return aligned < 16 ? inside : inside > 0 ? 16 : 0;
         }
         if (i * STEP >= inside) return 0;
-        return whole ? 16 : 2 * clamped(deep - 8 * chunk, 8);
+        return full ? 16 : 2 * clamped(deep - 8 * chunk, 8);
     }
 
     // Where copy number `i` goes: a multiple of 8 rows on the key is the same.
-    DEVICE u32 place(int i) const { return Place::at(row, chunk) + 16 * CHUNKS * i * STEP; }
+    DEVICE u32 address(int i) const { return Layout::at(row, chunk) + 16 * CHUNKS * i * STEP; }
 
     // --- from shared memory to registers ----------------------------------------------------------------------
 
@@ -121,8 +121,8 @@ struct Operand {
     DEVICE static u32 lane_place(int warp_first) {
         const u32 r = lane_id() % 8, one = lane_id() / 8 % 2, two = lane_id() / 16;
         const u32 next_k = k_first ? one : two, next_side = k_first ? two : one;
-        return mn ? Place::at(8 * next_k + r, warp_first / 8 + next_side)
-                  : Place::at(warp_first + 8 * next_side + r, next_k);
+        return mn ? Layout::at(8 * next_k + r, warp_first / 8 + next_side)
+                  : Layout::at(warp_first + 8 * next_side + r, next_k);
     }
 
     // The fragments of step `step` of a tile, 16 along m (n) each: a's in the order of multiply_add; b's b0 and b1 of 8
@@ -179,7 +179,7 @@ DEVICE void multiply(float (&sums)[SUMS], const Fragments& f) {
         }
 }
 
-// The warp's place in the tile.
+// The warp's origin in the tile.
 DEVICE int warp_row(u32 warp) { return warp / WARPS_N * WARP_M; }
 DEVICE int warp_column(u32 warp) { return warp % WARPS_N * WARP_N; }
 
@@ -212,7 +212,7 @@ DEVICE void store_sums(const Params& p, const float (&sums)[SUMS], u32 shared, c
     }
 }
 
-// A whole tile of both operands.
+// A full tile of both operands.
 DEVICE void load_tile(OperandA& a, OperandB& b, u32 stage) {
     a.load(stage);
     b.load(stage + OperandA::BYTES);
@@ -274,7 +274,7 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS, BLOCKS) gemm(const __grid_constant
     }
 
     block_sync();  // no thread reads the ring any more, and all copies to it have been waited for
-    // Which piece it is is found out again: the loop has no registers to spare for what only the end needs.
+    // The piece is computed again: the loop has no registers to spare for what only the end needs.
     const Piece same = piece_at(p, opaque(blockIdx.x));
     if constexpr (SPLIT) {
         if (p.splits > 1 && !add_parts(p, same, sums, ring + FLAG_AT)) return;

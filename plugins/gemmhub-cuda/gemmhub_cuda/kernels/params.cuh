@@ -1,10 +1,10 @@
-// What a launch tells a kernel. gemmhub_cuda/launch.py has the same structure.
+// The parameters of a launch. gemmhub_cuda/launch.py has the same structure.
 //
 // A kernel computes d = activation(alpha * a b + beta * c + bias), a (m x k), b (k x n), c and d (m x n), for every
 // matrix of a batch. d and c are always contiguous along n: a column-major result is computed as d^T = b^T a^T, with
 // operands and sizes swapped on the host.
 //
-// Macros that every kernel is compiled with (gemmhub_cuda/form.py):
+// Macros that every kernel is compiled with (gemmhub_cuda/variants/form.py):
 //     A_M_MAJOR, B_N_MAJOR   1: contiguous along m (n); 0: contiguous along k
 //     A_BYTES_ALIGNED,       alignment in bytes of every contiguous row, and of its length if rows are along m (n):
 //     B_BYTES_ALIGNED        16, 8, 4, 2, or 1 of int8

@@ -14,14 +14,7 @@ struct alignas(16) Word4 {
     u32 x, y, z, w;
 };
 
-// --- where am I -----------------------------------------------------------------------------------------------
-
-DEVICE u32 lane_id() { return threadIdx.x % 32; }
-
-// The same in all 32 lanes; the shuffle lets the compiler see that, and keep what depends on it in uniform registers.
-DEVICE u32 warp_id() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
-
-// Shared address of the memory that the launch asked for; a multiple of 16.
+// Shared address of the memory that the launch requested; a multiple of 16.
 DEVICE u32 dynamic_shared() {
     extern __shared__ __align__(16) unsigned char memory[];
     return static_cast<u32>(__cvta_generic_to_shared(memory));
@@ -45,15 +38,6 @@ DEVICE void copy_async(u32 to, const void* from, u32 valid) {
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(bytes), "r"(valid)
                      : "memory");
-}
-
-// Closes the thread's open group, which may be empty.
-DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Until all but the newest `open` groups of this thread have landed. Other threads see them after the next barrier.
-template <int open>
-DEVICE void copy_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(open) : "memory");
 }
 
 // --- tensor cores ---------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // d = activation(alpha * a b + beta * c + bias) in float32 without tensor cores: one rounding for each multiply-add.
 //
 // A CTA computes a tile of TILE_M x TILE_N, a warp WARP_M x WARP_N of it, a thread MS x NS runs of 4 x 4: as outer
-// products of a column of a and a row of b. What one step of k needs goes this way:
+// products of a column of a and a row of b. What one step of k needs is moved as follows:
 //
 //     global memory   load_global, TILE_K of k at a time, while the tile before is multiplied      `staged`
 //     registers       store_shared, a and b both contiguous along m (n): [k][m], [k][n]            two stages
@@ -10,7 +10,7 @@
 //
 // So there are two of everything, one barrier for each TILE_K, and nothing but loads and multiply-adds in the steps.
 //
-// The part of k that is no multiple of TILE_K is taken first, with zeros beyond its end: every later load is of whole
+// The part of k that is no multiple of TILE_K is taken first, with zeros beyond its end: every later load is of full
 // tiles. Rows beyond m (columns beyond n) read the last one that there is; their results are not stored.
 //
 //     TILE_M, TILE_N, TILE_K, WARP_M, WARP_N   elements
@@ -47,7 +47,7 @@ struct Loader {
     DEVICE static int inner(int i) { return (i * THREADS + threadIdx.x) % INNER * WIDE; }
     DEVICE static int outer(int i) { return (i * THREADS + threadIdx.x) / INNER; }
 
-    // `first`: the tile's place along m (n), of which there are `size`; `k`: where its part of k begins.
+    // `first`: the tile's origin along m (n), of which there are `size`; `k`: where its part of k begins.
     DEVICE Loader(const void* base, long long ld, int first, int size, int k) {
         tile = static_cast<const float*>(base) + (mn ? first + k * ld : first * ld + k);
         step = mn ? TILE_K * ld : TILE_K;
@@ -71,7 +71,7 @@ struct Loader {
         }
     }
 
-    // Fetches a whole tile, and goes on to the next.
+    // Fetches a full tile, and goes on to the next.
     DEVICE void fetch() {
 #pragma unroll
         for (int i = 0; i < LOADS; ++i)
@@ -152,12 +152,12 @@ DEVICE void multiply(float (&sums)[SUMS], const Fragment& f) {
                 }
 }
 
-// Where in the tile a thread's first sum is.
-struct Place {
+// The origin in the tile of a thread's sums.
+struct ThreadTile {
     int row, column;
 
     // Lanes 1 apart read the same of a, lanes 2 apart the same of b: so half a warp is served at once.
-    DEVICE explicit Place(int thread) {
+    DEVICE explicit ThreadTile(int thread) {
         const int warp = thread / 32, lane = thread % 32;
         const int m = LANES_N == 8 ? (lane >> 1 & 1) | (lane >> 3 & 2) : (lane >> 1 & 1) | (lane >> 2 & 6);
         const int n = LANES_N == 8 ? (lane & 1) | (lane >> 1 & 6) : (lane & 1) | (lane >> 1 & 2);
@@ -169,14 +169,14 @@ struct Place {
 GLOBAL_KERNEL void __launch_bounds__(THREADS, BLOCKS) gemm(const __grid_constant__ Params p) {
     const Piece piece = piece_here(p);
     const u32 shared = dynamic_shared();
-    const Place place(threadIdx.x);
+    const ThreadTile origin(threadIdx.x);
     const long long matrix = blockIdx.z;
     LoaderA a(static_cast<const float*>(p.a) + matrix * p.a_batch, p.a_ld, piece.row, p.m, piece.k_begin);
     LoaderB b(static_cast<const float*>(p.b) + matrix * p.b_batch, p.b_ld, piece.column, p.n, piece.k_begin);
 
     float sums[SUMS] = {};
     Fragment fragment[2];
-    // `rest` tiles are whole and come after the first one, which is the last along k.
+    // `rest` tiles are full and come after the first one, which is the last along k.
     const int deep = piece.k_end - piece.k_begin, rest = deep > 0 ? (deep - 1) / TILE_K : 0;
     a.fetch_part(rest, deep - rest * TILE_K);
     b.fetch_part(rest, deep - rest * TILE_K);
@@ -184,7 +184,7 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS, BLOCKS) gemm(const __grid_constant
     a.store(stage);
     b.store(stage + LoaderA::BYTES);
     block_sync();
-    u32 a_at = stage + 4 * place.row, b_at = stage + LoaderA::BYTES + 4 * place.column;
+    u32 a_at = stage + 4 * origin.row, b_at = stage + LoaderA::BYTES + 4 * origin.column;
     fragment[0].load(a_at, b_at, 0);
 
 #pragma unroll 1
@@ -200,7 +200,7 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS, BLOCKS) gemm(const __grid_constant
         a.store(stage);
         b.store(stage + LoaderA::BYTES);
         block_sync();
-        a_at = stage + 4 * place.row, b_at = stage + LoaderA::BYTES + 4 * place.column;
+        a_at = stage + 4 * origin.row, b_at = stage + LoaderA::BYTES + 4 * origin.column;
         fragment[0].load(a_at, b_at, 0);
         multiply(sums, fragment[1]);
     }
@@ -216,7 +216,7 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS, BLOCKS) gemm(const __grid_constant
         if (p.splits > 1 && !add_parts(p, same, sums, shared)) return;
     }
     const Result result(p, 4);
-    const Place corner(opaque(threadIdx.x));
+    const ThreadTile corner(opaque(threadIdx.x));
     const int row = same.row + corner.row, column = same.column + corner.column;
 #pragma unroll
     for (int i = 0; i < MS; ++i)

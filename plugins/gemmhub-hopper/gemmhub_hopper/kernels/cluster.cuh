@@ -95,8 +95,8 @@ DEVICE bool reduce_cluster(Results& slice, const Accumulators& acc, TileContext 
         for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
             for (u32 j = 0; j < QUADS; ++j) {
-                const u32 place = mine + q * SLICE_BYTES + (i * QUADS + j) * SLICE_LINE_BYTES;
-                add_quad(&slice[i][4 * j], load_four(place), q == 0);
+                const u32 address = mine + q * SLICE_BYTES + (i * QUADS + j) * SLICE_LINE_BYTES;
+                add_quad(&slice[i][4 * j], load_four(address), q == 0);
             }
     return true;
 }

@@ -1,6 +1,6 @@
 // The configuration of one kernel variant.
 //
-// Macros with the prefix GEMM_ are given to the compiler by gemmhub_hopper/config.py. This file turns each of them into a
+// Macros with the prefix GEMM_ are defined by variants/config.py. This file turns each of them into a
 // constant; no other file reads them, but for the attribute of clusters in cluster.cuh. What follows from the constants
 // stands beside them; offsets in shared memory are in smem_layout.cuh.
 #pragma once
@@ -19,7 +19,7 @@ constexpr u32 kClusterN = GEMM_CLUSTER_N;
 constexpr u32 kClusterK = GEMM_CLUSTER_K;
 
 // What the tensor cores multiply. SPLIT is float32 emulated by three planes of bfloat16 (emulation.cuh), F16X3 by two scaled
-// planes of float16 (f16_emulation.cuh). BF16X3 is float32 to 16 bits, by two planes of bfloat16 (three_rounds.cuh).
+// planes of float16 (f16_emulation.cuh). BF16X3 is float32 to 16 bits, by two planes of bfloat16 (bf16x3.cuh).
 enum Input { BF16_INPUT = 0, F16_INPUT = 1, TF32_INPUT = 2, SPLIT_INPUT = 3, F16X3_INPUT = 4, BF16X3_INPUT = 5 };
 constexpr int kInput = GEMM_INPUT;
 constexpr bool kMnMajorA = GEMM_MN_MAJOR_A;  // contiguous along M; else along K
@@ -27,7 +27,7 @@ constexpr bool kMnMajorB = GEMM_MN_MAJOR_B;  // contiguous along N; else along K
 // A goes through registers ("RS" wgmma): tf32 that is contiguous along M, or float32 that consumers split (fragments.cuh);
 // or 16-bit elements in rows that TMA cannot take as they are (shifted_rows.cuh).
 constexpr bool kRegistersA = GEMM_REGISTERS_A;
-constexpr bool kRescaled = GEMM_RESCALED;  // such an A is scaled as it is split, where float16 planes hold A or B not
+constexpr bool kRescaled = GEMM_RESCALED;  // rescale A while splitting: its or B's split into float16 was out of range
 constexpr bool kSplitPlanesB =
     GEMM_SPLIT_PLANES_B;  // B is float32, and consumers split it in shared memory (b_planes.cuh)
 
@@ -54,7 +54,7 @@ constexpr u32 kWarpgroupsPerTile =
     kPingpong ? 1 : kNumConsumers;  // consumer warpgroups that share a tile and read a stage
 constexpr u32 kNumFragments = BLOCK_M / (64 * kWarpgroupsPerTile);  // 64-row fragments, a wgmma each, of a warpgroup
 constexpr u32 kNumPlanes = kInput == SPLIT_INPUT ? 3 : kInput == F16X3_INPUT ? 2 : 1;
-constexpr bool kThreeRounds = kInput == BF16X3_INPUT;
+constexpr bool kBf16x3 = kInput == BF16X3_INPUT;
 constexpr bool kShiftedRows = kRegistersA && (kInput == BF16_INPUT || kInput == F16_INPUT);
 constexpr u32 BLOCK_K_BYTES = kNumPlanes > 1 ? 64 : 128;                 // of K in a stage, of each plane
 constexpr u32 BLOCK_K = BLOCK_K_BYTES / (kInput == TF32_INPUT ? 4 : 2);  // elements of K in a stage

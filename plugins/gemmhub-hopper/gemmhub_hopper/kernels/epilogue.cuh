@@ -122,9 +122,9 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
         return swizzled((16 * warp + 8 * (q % 2) + r) * STORE_ROW_BYTES + (j + q / 2) * 16, STORE_ROW_BYTES);
 }
 
-// Fills the staging buffer at `place` with 16-bit elements, from 8-column block `eight` of the tile on.
+// Fills the staging buffer at `address` with 16-bit elements, from 8-column block `eight` of the tile on.
 DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], u32 eight,
-                          u32 place) {
+                          u32 address) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
 #pragma unroll
     for (u32 j = 0; j < STORE_BLOCK_N / 8; j += 2) {
@@ -136,12 +136,12 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
                 const u32 column = 8 * (j + i / 2) + 2 * (lane % 4) + i % 2;
-                store_shared(place + swizzled(column * 128 + 2 * fragment_row(warp, lane), 128),
+                store_shared(address + swizzled(column * 128 + 2 * fragment_row(warp, lane), 128),
                              pack(v[i / 2][i % 2], v[i / 2][2 + i % 2]));
             }
             continue;
         }
-        const u32 row = place + staging_offset(warp, lane, j);
+        const u32 row = address + staging_offset(warp, lane, j);
         const u32 w0 = pack(v[0][0], v[0][1]), w1 = pack(v[0][2], v[0][3]);
         const u32 w2 = pack(v[1][0], v[1][1]), w3 = pack(v[1][2], v[1][3]);
         if constexpr (kTransposedD)
@@ -156,10 +156,10 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
 //
 // Banks, by units of 16 bytes: where buffers are 128 bytes wide, row r of one has unit x at x ^ (r % 8).
 //   transposed  a lane's row is 8 j + 2 (l % 4) + e, its unit 4 (w % 2) + 2 h + l / 16: in one store the low bit of
-//               the place is due to l / 16, the others to l % 4, and lanes l / 4 % 4 have the four words of a unit.
+//               the unit is due to l / 16, the others to l % 4, and lanes l / 4 % 4 have the four words of a unit.
 //               All 32 banks. (Where rows are shifted, eight lanes share a bank.)
 //   else        8 bytes a lane, so half a warp at a time: rows r = 0..3 (or 4..7), units 2 j + l % 4 / 2. The upper
-//               two bits of the place are j ^ r / 2, the same for rows r and r ^ 1, which would share banks. So odd
+//               two bits of the unit are j ^ r / 2, the same for rows r and r ^ 1, which would share banks. So odd
 //               rows store block j ^ 2 meanwhile, and each of the four rows has two units of its own.
 //               64 bytes wide (STORE_BLOCK_N 16), the unit is at 4 (r % 2) + ((2 j + l % 4 / 2) ^ (r / 2 % 4)): rows r and
 //               r ^ 2 would share banks, and rows with r & 2 store block j ^ 1 meanwhile.
@@ -173,9 +173,9 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
         return swizzled((16 * warp + 8 * h + lane / 4) * STORE_ROW_BYTES + 32 * j + 8 * (lane % 4), STORE_ROW_BYTES);
 }
 
-// Fills the staging buffer at `place` with float32 elements, from 8-column block `eight` of the tile on.
+// Fills the staging buffer at `address` with float32 elements, from 8-column block `eight` of the tile on.
 DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], u32 eight,
-                         u32 place) {
+                         u32 address) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
     if constexpr (kTransposedD) {
 #pragma unroll
@@ -183,7 +183,7 @@ DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, cons
             float v[4];
             finish_quad(p, fragment, acc, v, eight + j);
 #pragma unroll
-            for (u32 i = 0; i < 4; ++i) store_staged(place + staging_offset(warp, lane, j, i / 2, i % 2), v[i]);
+            for (u32 i = 0; i < 4; ++i) store_staged(address + staging_offset(warp, lane, j, i / 2, i % 2), v[i]);
         }
     } else {
         constexpr u32 APART = STORE_BLOCK_N / 16;
@@ -196,21 +196,21 @@ DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, cons
             const u32 first = trades ? j + APART : j, second = trades ? j : j + APART;
 #pragma unroll
             for (u32 i = 0; i < 4; i += 2) {
-                store_staged(place + staging_offset(warp, lane, first, i / 2, 0), trades ? b[i] : a[i],
+                store_staged(address + staging_offset(warp, lane, first, i / 2, 0), trades ? b[i] : a[i],
                              trades ? b[i + 1] : a[i + 1]);
-                store_staged(place + staging_offset(warp, lane, second, i / 2, 0), trades ? a[i] : b[i],
+                store_staged(address + staging_offset(warp, lane, second, i / 2, 0), trades ? a[i] : b[i],
                              trades ? a[i + 1] : b[i + 1]);
             }
         }
     }
 }
 
-// Fills the staging buffer at `place` with STORE_BLOCK_N columns of a fragment, from `column` of the tile on.
-DEVICE void stage(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], u32 column, u32 place) {
+// Fills the staging buffer at `address` with STORE_BLOCK_N columns of a fragment, from `column` of the tile on.
+DEVICE void stage(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], u32 column, u32 address) {
     if constexpr (kOutput == 2)
-        stage_floats(p, fragment, acc, column / 8, place);
+        stage_floats(p, fragment, acc, column / 8, address);
     else
-        stage_16_bits(p, fragment, acc, column / 8, place);
+        stage_16_bits(p, fragment, acc, column / 8, address);
 }
 
 // First column of a store block: the last one may begin within the one before.
@@ -222,7 +222,7 @@ DEVICE constexpr u32 store_column(u32 block) {
 //
 // `sent` counts the buffers that this warpgroup has stored; it uses its kNumStoreStages buffers in turn. Issuing a TMA store
 // takes about as long as filling a buffer: so lane 0 of the first warp issues those of buffer 0, lane 0 of the second warp
-// those of buffer 1. A buffer is filled again once that thread has seen that TMA has read it; the named barrier tells the
+// those of buffer 1. A buffer is filled again once that thread has seen that TMA has read it; the named barrier informs the
 // others. (With kSplitK there is no register for a count: `sent` is the number of the next buffer.)
 DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, TileContext ctx,
                          u32& sent) {
@@ -234,14 +234,14 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
 #pragma unroll
         for (u32 block = 0; block < kNumStoreBlocks; ++block) {
             const u32 column = store_column(block);
-            const u32 buffer = sent % kNumStoreStages, place = staging + buffer * SMEM_STORE_BYTES;
+            const u32 buffer = sent % kNumStoreStages, address = staging + buffer * SMEM_STORE_BYTES;
             const bool stores = thread == 32 * buffer;
             if (kSplitK || sent++ >= kNumStoreStages) {
                 if (stores) tma_store_wait_read();
                 named_sync(1 + ctx.warpgroup, 128);
             }
             if (kSplitK) sent = (sent + 1) % kNumStoreStages;
-            stage(p, fragment, acc[i], column, place);
+            stage(p, fragment, acc[i], column, address);
             async_fence();  // by every thread that has written: one thread's fence is only for its own
             named_sync(1 + ctx.warpgroup, 128);
             if (stores) {
@@ -249,10 +249,10 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
                 if constexpr (kTransposedD) {
 #pragma unroll
                     for (u32 box = 0; box < kNumStoreBoxes; ++box)
-                        tma_store(map, place + box * STORE_BOX_BYTES, m + 64 / kNumStoreBoxes * box, n, at.batch,
+                        tma_store(map, address + box * STORE_BOX_BYTES, m + 64 / kNumStoreBoxes * box, n, at.batch,
                                   p.streamed);
                 } else {
-                    tma_store(map, place, n, m, at.batch, p.streamed);
+                    tma_store(map, address, n, m, at.batch, p.streamed);
                 }
                 tma_store_commit();
             }
@@ -262,11 +262,11 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
 
 // Stores one element of the row at `from` of a box of a staging buffer, whose first one goes to `at`.
 DEVICE void store_staged_element(char* at, u32 box, u32 from, u32 element) {
-    const u32 place = box + swizzled(from + kOutputBytes * element, STORE_ROW_BYTES);
+    const u32 address = box + swizzled(from + kOutputBytes * element, STORE_ROW_BYTES);
     if constexpr (kOutputBytes == 4)
-        store_word(at + 4 * element, load_shared(place));
+        store_word(at + 4 * element, load_shared(address));
     else
-        store_half(at + 2 * element, load_shared_half(place));
+        store_half(at + 2 * element, load_shared_half(address));
 }
 
 // Stores a box of a staging buffer by ordinary stores, for results whose rows TMA cannot take: adjacent lanes store adjacent
@@ -336,20 +336,20 @@ DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, Ti
         const int m = at.row0 + 64 * i;
 #pragma unroll
         for (u32 block = 0; block < kNumStoreBlocks; ++block) {
-            const u32 column = store_column(block), place = staging + sent * SMEM_STORE_BYTES;
+            const u32 column = store_column(block), address = staging + sent * SMEM_STORE_BYTES;
             const int n = at.column0 + column;
             if (kNumStoreStages == 1) sync_staged(ctx);
             sent = (sent + 1) % kNumStoreStages;
-            stage(p, fragment, acc[i], column, place);
+            stage(p, fragment, acc[i], column, address);
             sync_staged(ctx);
             if constexpr (kTransposedD) {
 #pragma unroll
                 for (u32 box = 0; box < kNumStoreBoxes; ++box) {
                     const int first = m + 64 / kNumStoreBoxes * box;
-                    store_rows(p, place + box * STORE_BOX_BYTES, n, first, p.n - n, p.m - first, at.batch, ctx);
+                    store_rows(p, address + box * STORE_BOX_BYTES, n, first, p.n - n, p.m - first, at.batch, ctx);
                 }
             } else {
-                store_rows(p, place, m, n, p.m - m, p.n - n, at.batch, ctx);
+                store_rows(p, address, m, n, p.m - m, p.n - n, at.batch, ctx);
             }
         }
     }
@@ -357,7 +357,7 @@ DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, Ti
 
 DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, TileContext ctx,
                        u32& sent) {
-    // With alpha 0 the product counts for nothing, NaN or not.
+    // alpha == 0: A @ B is not read into the result (BLAS semantics).
     if (kHasAlpha && p.alpha == 0.0f) clear(acc);
     if constexpr (kTmaStore)
         store_by_tma(p, map, acc, at, ctx, sent);

@@ -16,7 +16,7 @@
 
 constexpr int SCALE_GROUP_K = 128;
 constexpr float CROSS_SCALE = 0x1p-12f;  // of plane 1
-// Exponents of the largest element of a group: larger ones are rejected, smaller ones are taken for the least. So scales
+// Exponents of the largest element of a group: larger ones are rejected, smaller ones are taken for the smallest. So scales
 // are in [2^-63, 2^36], products of two are normal numbers, and no sum of 2^24 products overflows.
 constexpr int LARGEST_EXPONENT = 50, LEAST_EXPONENT = -49;
 

@@ -11,7 +11,7 @@
 constexpr int TILE_ROWS = 64;
 constexpr u32 kNumThreads = 256;
 constexpr u32 kNumPlanes = 2;
-constexpr int PITCH = SCALE_GROUP_K + 1;  // floats of a row of the tile in shared memory: no bank conflicts either way
+constexpr int PITCH = SCALE_GROUP_K + 1;  // floats of a row of the tile in shared memory: no bank conflicts in either direction
 
 struct F16Job {
     const float* from;
@@ -26,7 +26,7 @@ struct F16Job {
     int scale_pitch;
     int mn_major;
     int along_k;  // neighbours along K are nearer in memory than those along M (N)
-    int source_kind;
+    int source_format;
     int quads;  // elements are contiguous in the direction of the planes, from multiples of 16 bytes on
 };
 
@@ -50,18 +50,18 @@ DEVICE void load_tile(const F16Job& job, int matrix, int row0, int k0, float (&t
     const bool across = job.along_k ? k < ks : row < rows;
     const int count = !across ? 0 : job.along_k ? (rows - row + apart - 1) / apart : (ks - k + apart - 1) / apart;
     float* to = &tile[row][k];
-    const void* base = source_matrix(job.from, matrix, job.from_batch, job.source_kind);
-    const SourcePlace first = source_place(row0 + row, k0 + k, job.from_row, job.from_k, job.source_kind);
+    const void* base = source_matrix(job.from, matrix, job.from_batch, job.source_format);
+    const SourceOffset first = source_offset(row0 + row, k0 + k, job.from_row, job.from_k, job.source_format);
     // `apart` is even, so all elements of a thread are the same part of a complex number.
-    const SourcePlace next = source_place(row0 + row + (job.along_k ? apart : 0), k0 + k + (job.along_k ? 0 : apart),
-                                          job.from_row, job.from_k, job.source_kind);
+    const SourceOffset next = source_offset(row0 + row + (job.along_k ? apart : 0), k0 + k + (job.along_k ? 0 : apart),
+                                          job.from_row, job.from_k, job.source_format);
     const long long step = next.element - first.element;
-    if (job.source_kind == FROM_BF16 || job.source_kind == FROM_F16) {
+    if (job.source_format == FROM_BF16 || job.source_format == FROM_F16) {
         const u16* from = static_cast<const u16*>(base) + first.element;
 #pragma unroll 8
         for (int i = 0; i < EACH; ++i) {
             const u16 x = i < count ? from[i * step] : 0;
-            to[i * to_step] = job.source_kind == FROM_BF16 ? from_bf16(x) : from_f16(x);
+            to[i * to_step] = job.source_format == FROM_BF16 ? from_bf16(x) : from_f16(x);
         }
         return;
     }
@@ -118,7 +118,7 @@ struct alignas(8) PlaneQuad {
     u32 pair[2];
 };
 
-// Where the quads of a thread are: `across` elements along the contiguous direction, and at HIGH / APART places along the
+// The quads of a thread: at `across` elements along the contiguous direction, and at HIGH / APART positions along the
 // other one, from `first` on.
 template <bool mn_major>
 struct Quads {
@@ -138,40 +138,40 @@ struct Quads {
         const float* from = job.from + matrix * job.from_batch + at;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            const float* place = from + i * APART * pitch;
+            const float* source = from + i * APART * pitch;
             if (first + i * APART < high && count >= 4)
-                quad[i] = *reinterpret_cast<const Quad*>(place);
+                quad[i] = *reinterpret_cast<const Quad*>(source);
             else
 #pragma unroll
-                for (int j = 0; j < 4; ++j) quad[i].x[j] = first + i * APART < high && j < count ? place[j] : 0.0f;
+                for (int j = 0; j < 4; ++j) quad[i].x[j] = first + i * APART < high && j < count ? source[j] : 0.0f;
         }
     }
 
     // The bits of the largest magnitude of the row of each element: of quad i, or with `mn_major` of element i of quads.
     // `shared` has a word for each warp and row.
-    DEVICE void largest(u32 (&found)[mn_major ? 4 : COUNT], u32 (*shared)[TILE_ROWS]) const {
+    DEVICE void largest(u32 (&maxima)[mn_major ? 4 : COUNT], u32 (*shared)[TILE_ROWS]) const {
 #pragma unroll
         for (int row = 0; row < (mn_major ? 4 : COUNT); ++row) {
-            u32 most = 0;
+            u32 maximum = 0;
 #pragma unroll
             for (int i = 0; i < (mn_major ? COUNT : 4); ++i) {
                 const u32 bits = __float_as_uint(mn_major ? quad[i].x[row] : quad[row].x[i]) & 0x7fffffff;
-                most = bits > most ? bits : most;
+                maximum = bits > maximum ? bits : maximum;
             }
-            found[row] = mn_major ? most : largest_of_lanes<32>(most);
+            maxima[row] = mn_major ? maximum : largest_of_lanes<32>(maximum);
         }
         if constexpr (mn_major) {
             const u32 warp = threadIdx.x / 32;
 #pragma unroll
             for (int row = 0; row < 4; ++row) {
-                const u32 other = __float_as_uint(shuffle_xor(__uint_as_float(found[row]), 16));
-                if (threadIdx.x % 32 < 16) shared[warp][across + row] = other > found[row] ? other : found[row];
+                const u32 other = __float_as_uint(shuffle_xor(__uint_as_float(maxima[row]), 16));
+                if (threadIdx.x % 32 < 16) shared[warp][across + row] = other > maxima[row] ? other : maxima[row];
             }
             block_sync();
 #pragma unroll
             for (int row = 0; row < 4; ++row)
                 for (u32 i = 0; i < kNumThreads / 32; ++i)
-                    found[row] = shared[i][across + row] > found[row] ? shared[i][across + row] : found[row];
+                    maxima[row] = shared[i][across + row] > maxima[row] ? shared[i][across + row] : maxima[row];
         }
     }
 
@@ -223,9 +223,9 @@ struct Findings {
     // Notes the largest element. Returns whether another CTA has rejected the operand: then its planes are not used.
     DEVICE bool rejected(const F16Job& job) {
         put(0, largest);
-        const bool found = threadIdx.x == 0 && (load_word(job.marks) & REJECTED) != 0;
-        const bool all = block_or(found ? 1 : 0) != 0;
-        const u32 exponent = most(0) >> 23;  // 0 is for what is unknown
+        const bool marked = threadIdx.x == 0 && (load_word(job.marks) & REJECTED) != 0;
+        const bool all = block_or(marked ? 1 : 0) != 0;
+        const u32 exponent = largest_of_warps(0) >> 23;  // 0 is for what is unknown
         if (threadIdx.x == 0) raise_to(job.marks + LARGEST_WORD, exponent == 0 ? 1 : exponent);
         return all;
     }
@@ -235,7 +235,7 @@ struct Findings {
         put(1, error.small());
         const bool all = block_or(accurate && error.excess <= 0.0f ? 0 : 1) == 0;
         if (threadIdx.x != 0) return;
-        if (most(1) != 0) raise_to(job.marks + SMALL_WORD, most(1));
+        if (largest_of_warps(1) != 0) raise_to(job.marks + SMALL_WORD, largest_of_warps(1));
         if (!all) mark(job.marks, REJECTED);
     }
 
@@ -244,10 +244,10 @@ struct Findings {
         if (threadIdx.x % 32 == 0) of_warps[which][threadIdx.x / 32] = of_warp;
     }
 
-    DEVICE u32 most(int which) const {
-        u32 found = 0;
-        for (u32 i = 0; i < kNumThreads / 32; ++i) found = of_warps[which][i] > found ? of_warps[which][i] : found;
-        return found;
+    DEVICE u32 largest_of_warps(int which) const {
+        u32 maximum = 0;
+        for (u32 i = 0; i < kNumThreads / 32; ++i) maximum = of_warps[which][i] > maximum ? of_warps[which][i] : maximum;
+        return maximum;
     }
 };
 

@@ -8,16 +8,16 @@
 //
 //   turn[w]  4 arrivals, one of each warp of the other consumer, when it has issued the wgmmas of a span.
 //
-// Whether planes hold A accurately enough is known when all of it has been split. Where they do not, A is marked as rejected,
+// Whether planes represent A accurately enough is known when all of it has been split. Where they do not, A is marked as rejected,
 // and the product by bfloat16 planes that is launched after this one computes every result again. Without split-K the
-// producer sees the mark and stops the CTA: stop[s] is a word for each stage, which it sets instead of loading the stage.
+// producer reads the mark and ends the CTA early: stop[s] is a word for each stage, which it sets instead of loading the stage.
 #pragma once
 #include "f16_emulation.cuh"
 #include "fragments.cuh"
 
 constexpr bool kTakesTurns = kSplitF16Rows && kNumConsumers == 2;
-constexpr bool kStops = kSplitF16Rows && !kSplitK && BLOCK_N <= 96;  // wider ones have no registers for it
-constexpr int JUDGED_GROUPS = 4;  // scale groups after which rows are judged: voting takes time
+constexpr bool kEarlyExit = kSplitF16Rows && !kSplitK && BLOCK_N <= 96;  // wider ones have no registers for it
+constexpr int CHECKED_GROUPS = 4;  // scale groups from one check of the range to the next: the warp vote is expensive
 constexpr u32 SPAN_STEPS = 2 * kNumKSteps;  // K steps of wgmma in a span
 
 // By the thread that initialises barriers.
@@ -26,13 +26,13 @@ DEVICE void init_turns(u32 smem) {
     for (u32 stage = 0; kSplitF16Rows && stage < kNumStages; ++stage) store_shared(smem + SMEM_STOP_OFFSET + 4 * stage, 0);
 }
 
-// The producer's view of whether the CTA is to stop.
-struct Stopper {
+// The producer's early exit: the CTA ends once A has been rejected.
+struct EarlyExit {
     u32 marks = 0;  // loaded a scale group ago: they have arrived
 
-    // When the stage is empty: stops there where A has been rejected. A span may have another stage, which comes empty, too.
-    DEVICE bool stops(const Params& p, u32 smem, Pipeline& pipe, int block) {
-        if (!kStops || block % SCALE_GROUP_BLOCKS != 0) return false;
+    // When the stage is empty. Returns whether the CTA ends here. A span may have another stage, which is passed on empty, too.
+    DEVICE bool taken(const Params& p, u32 smem, Pipeline& pipe, int block) {
+        if (!kEarlyExit || block % SCALE_GROUP_BLOCKS != 0) return false;
         if ((marks & REJECTED) == 0) {
             marks = load_word(p.a_marks);
             return false;
@@ -71,15 +71,15 @@ struct SpanRows {
     bool two;
 };
 
-constexpr u32 NONE = 0xffffffff;  // for the least of numbers that all are 0
+constexpr u32 NONE = 0xffffffff;  // the smallest of numbers that all are 0
 
 struct RowSplitter {
     Turns turns;
     u32 scale_groups = 0;      // of B that this warpgroup has used
-    u32 least = NONE;          // twice the bits of the smallest scaled magnitude that is not 0, less 1
+    u32 smallest = NONE;       // twice the bits of the smallest scaled magnitude that is not 0, less 1
     float largest = 0.0f;      // magnitude, or NaN
 
-    // Waits for a span's stages and loads its rows. Returns false where the CTA is to stop.
+    // Waits for a span's stages and loads its rows. Returns false where the CTA ends early.
     DEVICE bool load(SpanRows& rows, const FragmentLoader& loader, TileContext ctx, Pipeline& pipe, bool two) {
         rows.two = two;
         rows.stages[0] = rows.stages[1] = pipe.stage;
@@ -99,11 +99,11 @@ struct RowSplitter {
                     for (u32 i = 0; i < 8; ++i) rows.x[half * kNumKSteps + step][i / 2][i % 2] = 0.0f;
             }
         }
-        if (kStops && load_shared(ctx.smem + SMEM_STOP_OFFSET + 4 * rows.stages[0]) != 0) return false;
+        if (kEarlyExit && load_shared(ctx.smem + SMEM_STOP_OFFSET + 4 * rows.stages[0]) != 0) return false;
 #pragma unroll
         for (u32 h = 0; h < 2; ++h) {
             float of_row = 0.0f;
-            u32 least_of_row = NONE;
+            u32 smallest_of_row = NONE;
 #pragma unroll
             for (u32 step = 0; step < SPAN_STEPS; ++step)
 #pragma unroll
@@ -111,14 +111,14 @@ struct RowSplitter {
                     const float x = rows.x[step][i / 2 * 2 + h][i % 2];
                     of_row = max_or_nan(of_row, fabsf(x));
                     const u32 twice = (__float_as_uint(x) << 1) - 1;
-                    if (twice < least_of_row) least_of_row = twice;
+                    if (twice < smallest_of_row) smallest_of_row = twice;
                 }
             of_row = max_or_nan(of_row, shuffle_xor(of_row, 1));
             of_row = max_or_nan(of_row, shuffle_xor(of_row, 2));
             largest = max_or_nan(largest, of_row);
             const int exponent = scale_exponent(__float_as_uint(of_row));
             rows.scale[0][h] = power_of_two(exponent), rows.inverse[h] = power_of_two(-exponent);
-            note(least_of_row, rows.inverse[h]);
+            note(smallest_of_row, rows.inverse[h]);
         }
         return true;
     }
@@ -134,21 +134,21 @@ struct RowSplitter {
         }
     }
 
-    // The least of a thread's elements of a row, which scaling may make 0.
-    DEVICE void note(u32 least_of_row, float inverse) {
-        if (least_of_row == NONE) return;
-        const u32 twice = __float_as_uint(__uint_as_float((least_of_row + 1) / 2) * inverse) << 1;
+    // The smallest of a thread's elements of a row, which scaling may make 0.
+    DEVICE void note(u32 smallest_of_row, float inverse) {
+        if (smallest_of_row == NONE) return;
+        const u32 twice = __float_as_uint(__uint_as_float((smallest_of_row + 1) / 2) * inverse) << 1;
         const u32 scaled = twice == 0 ? 0 : twice - 1;
-        if (scaled < least) least = scaled;
+        if (scaled < smallest) smallest = scaled;
     }
 
-    // Rejects A where this warp has found that planes do not hold it.
-    DEVICE void judge(const Params& p, TileContext ctx) const {
-        const bool holds = largest < power_of_two(LARGEST_EXPONENT + 1) && least >= 2 * __float_as_uint(p.least_scaled) - 1;
-        if (warp_or(holds ? 0 : 1) != 0 && ctx.lane == 0) mark(p.a_marks, REJECTED);
+    // Rejects A where elements of this warp are out of the range that float16 planes represent accurately.
+    DEVICE void check_range(const Params& p, TileContext ctx) const {
+        const bool in_range = largest < power_of_two(LARGEST_EXPONENT + 1) && smallest >= 2 * __float_as_uint(p.min_scaled) - 1;
+        if (warp_or(in_range ? 0 : 1) != 0 && ctx.lane == 0) mark(p.a_marks, REJECTED);
     }
 
-    // The exponent of the largest element, by which A is scaled if it is rejected. Where CTAs may stop it is that of each CTA's
+    // The exponent of the largest element, by which A is scaled if it is rejected. Where CTAs may end early it is that of each CTA's
     // first span, which is always read: what else is read depends on time, and bits must not. Larger elements have room.
     DEVICE void publish_largest(const Params& p, TileContext ctx) const {
         raise(p.a_marks + LARGEST_WORD, largest < infinity() ? __float_as_uint(largest) >> 23 : 0, ctx);
@@ -157,8 +157,8 @@ struct RowSplitter {
     // After the last work tile: what rejected() and split_exponent() need to know of A.
     DEVICE void finish(const Params& p, TileContext ctx) const {
         SplitError error;
-        if (least != NONE) error.smallest = fminf(error.smallest, __uint_as_float((least + 1) / 2));
-        if constexpr (!kStops) publish_largest(p, ctx);
+        if (smallest != NONE) error.smallest = fminf(error.smallest, __uint_as_float((smallest + 1) / 2));
+        if constexpr (!kEarlyExit) publish_largest(p, ctx);
         raise(p.a_marks + SMALL_WORD, error.small(), ctx);
     }
 
@@ -168,7 +168,7 @@ struct RowSplitter {
     }
 };
 
-// Returns false where the CTA is to stop: then there are no results.
+// Returns false where the CTA ends early: then there are no results.
 DEVICE bool accumulate_f16_rows(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
                                 RowSplitter& splitter) {
     static_assert(!kSplitF16Rows || kNumFragments == 1, "there are registers for 64 rows");
@@ -210,10 +210,10 @@ DEVICE bool accumulate_f16_rows(Accumulators& acc, const Params& p, const WorkTi
         ctx.release(rows.stages[0]);
         if (rows.two) ctx.release(rows.stages[1]);
         promote_scaled(acc, leading, cross, scales, ctx, rows.scale);
-        if (kStops && fresh && splitter.scale_groups == 1) splitter.publish_largest(p, ctx);
-        if (kStops && group % JUDGED_GROUPS == 0 && fresh) splitter.judge(p, ctx);
+        if (kEarlyExit && fresh && splitter.scale_groups == 1) splitter.publish_largest(p, ctx);
+        if (kEarlyExit && group % CHECKED_GROUPS == 0 && fresh) splitter.check_range(p, ctx);
         block += rows.two ? 2 : 1;
     }
-    splitter.judge(p, ctx);
+    splitter.check_range(p, ctx);
     return true;
 }

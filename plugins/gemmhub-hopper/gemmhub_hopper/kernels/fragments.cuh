@@ -94,7 +94,7 @@ struct SplitLoader {
             for (u32 i = 0; i < 8; ++i) {
                 float& element = x[i / 2][i % 2];
                 const float scaled = element * how.scale;
-                if (element != 0.0f && fabsf(scaled) < 0x1p-126f) seen.least = 0;  // scaling may have rounded
+                if (element != 0.0f && fabsf(scaled) < 0x1p-126f) seen.smallest = 0;  // scaling may have rounded
                 element = scaled;
             }
         }

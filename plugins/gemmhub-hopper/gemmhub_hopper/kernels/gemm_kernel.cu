@@ -4,7 +4,7 @@
 // other variants do besides is in headers, whose functions are empty where a variant does not need them:
 //
 //     emulation.cuh    float32, as products of bfloat16 planes; f16_emulation.cuh of float16 planes, f16_registers.cuh of
-//                      such planes of A that consumers make; three_rounds.cuh to 16 bits by two planes of bfloat16
+//                      such planes of A that consumers make; bf16x3.cuh to 16 bits by two planes of bfloat16
 //     split_k.cuh      K split among CTAs that add through global memory
 //     cluster.cuh      CTAs of a cluster that share K; tma_load.cuh those that multicast operands
 //     pingpong.cuh     two consumers that compute different tiles
@@ -49,18 +49,18 @@
 DEVICE void produce(const Params& p, const OperandMaps& maps, u32 smem, u32 cta_rank, WorkTile work) {
     const Multicast multicast(cta_rank);
     Pipeline pipe;
-    Stopper stopper;
+    EarlyExit early_exit;
     const int clusters = gridDim.x / kClusterSize;
     for (int index = blockIdx.x / kClusterSize; index < p.schedule.work_tiles; index += clusters) {
         if (index >= clusters) work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(cta_rank));
         const int m = (work.m_tile * kClusterM + rank_m(cta_rank)) * BLOCK_M;
         const int n = (work.n_tile * kClusterN + rank_n(cta_rank)) * BLOCK_N;
 #pragma unroll 1
-        for (int block = 0; block < kRounds * work.k_blocks; ++block) {
+        for (int block = 0; block < kNumProducts * work.k_blocks; ++block) {
             const u32 full = smem + SMEM_FULL_OFFSET + 8 * pipe.stage;
             const u32 empty = smem + SMEM_EMPTY_OFFSET + 8 * pipe.stage;
             barrier_wait(empty, pipe.parity ^ 1);
-            if (stopper.stops(p, smem, pipe, block)) return;
+            if (early_exit.taken(p, smem, pipe, block)) return;
             barrier_arrive_expect(full, SMEM_STAGE_BYTES);
             load_stage(p, maps, smem + pipe.stage * SMEM_STAGE_BYTES, m, n, work, block, full, multicast);
             pipe.advance();
@@ -82,7 +82,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
     for (int index = blockIdx.x / kClusterSize; index < p.schedule.work_tiles; index += gridDim.x / kClusterSize) {
         const WorkTile work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(ctx.cta_rank));
         if (!order.next_is_mine()) {
-            pipe.skip(kRounds * work.k_blocks);
+            pipe.skip(kNumProducts * work.k_blocks);
             continue;
         }
         Accumulators acc WRITTEN_BY_WGMMA;

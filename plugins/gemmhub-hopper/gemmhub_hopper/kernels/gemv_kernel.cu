@@ -14,7 +14,7 @@
 #include "pdl.cuh"
 #include "types.cuh"
 
-// Macros with the prefix GEMV_ are given to the compiler by gemmhub_hopper/gemv.py; no line but these reads them.
+// Macros with the prefix GEMV_ are defined by variants/gemv_kernel.py; no line but these reads them.
 constexpr int kInput = GEMV_INPUT;                 // of W: 0 bfloat16, 1 float16, 2 float32
 constexpr int kXInput = GEMV_X_INPUT;              // of X
 constexpr u32 kNumVectors = GEMV_NUM_VECTORS;      // 1, 2, 4 or 8
@@ -49,13 +49,13 @@ constexpr u32 kStagedBlocks = larger(kNumAhead, 1024 / (kNumVectors * kSplitThre
 constexpr u32 kUnitsPerVector = kStagedBlocks * kSplitThreads, kStagedUnits = kNumVectors * kUnitsPerVector;
 
 // Dynamic shared memory: the loads of kCpAsync, [load][thread]; the elements of X of kStaged, [buffer][vector][block][thread
-// of the split]; sums of warps, with kStaged in place of both; in the first CTA of a cluster the sums of its CTAs.
+// of the split]; sums of warps, with kStaged instead of both; in the first CTA of a cluster the sums of its CTAs.
 constexpr u32 SMEM_X_OFFSET = kCpAsync * kUnroll * kNumThreads * kLoadBytes;
 constexpr u32 SMEM_LOADED_OFFSET = SMEM_X_OFFSET + kStaged * 2 * 16 * kStagedUnits;
 constexpr u32 SMEM_SUMS_OFFSET = kStaged ? 0 : SMEM_LOADED_OFFSET;
 constexpr u32 SMEM_CTAS_OFFSET = larger(SMEM_LOADED_OFFSET, SMEM_SUMS_OFFSET + 4 * kWarpsPerResult * kNumResults);
 constexpr u32 SMEM_END_OFFSET = SMEM_CTAS_OFFSET + (kClusterSize > 1 ? 4 * kClusterSize * kNumResults : 0);
-static_assert(SMEM_END_OFFSET == kSharedBytes, "gemv.py counts as this file does");
+static_assert(SMEM_END_OFFSET == kSharedBytes, "gemv_kernel.py counts as this file does");
 
 struct GemvParams {
     const void *x, *w;
@@ -122,20 +122,20 @@ DEVICE void load_factors(const GemvParams& p, const Vectors& x, int base, int fi
     }
 }
 
-// The thread's loads are at `place` in shared memory, which no other thread reads.
-DEVICE void add_rows_async(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, u32 place,
+// The thread's loads are at `address` in shared memory, which no other thread reads.
+DEVICE void add_rows_async(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, u32 address,
                            Sums& sums) {
     constexpr u32 LOAD_STRIDE = kNumThreads * kLoadBytes;
     const Element* from = w + first * p.w_ld + column;
     const long long stride = kStride * p.w_ld;
-    int row = column < p.n ? first : p.k;  // to ask for next
-    const auto ask = [&](u32 u) {
-        copy_async(place + u * LOAD_STRIDE, from, row < p.k);
+    int row = column < p.n ? first : p.k;  // of the next load
+    const auto issue = [&](u32 u) {
+        copy_async(address + u * LOAD_STRIDE, from, row < p.k);
         copy_commit();
         from += stride, row += kStride;
     };
 #pragma unroll
-    for (u32 u = 0; u < kUnroll; ++u) ask(u);
+    for (u32 u = 0; u < kUnroll; ++u) issue(u);
     Factors factors, next;
     load_factors(p, x, 0, first, factors);
 #pragma unroll 1
@@ -144,10 +144,10 @@ DEVICE void add_rows_async(const GemvParams& p, const Vectors& x, const Element*
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u) {
             copy_wait<kUnroll - 1>();
-            const Float4 four = load_four(place + u * LOAD_STRIDE);
+            const Float4 four = load_four(address + u * LOAD_STRIDE);
             const Elements<kInput, 16> loaded = {
                 {__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z), __float_as_uint(four.w)}};
-            ask(u);
+            issue(u);
 #pragma unroll
             for (u32 v = 0; v < kNumVectors; ++v)
 #pragma unroll
@@ -190,48 +190,48 @@ DEVICE void add_blocks(const GemvParams& p, const XElement* x, const Element* w,
                   "blocks are 4 x 4 elements of float32");
     constexpr u32 LOAD_STRIDE = kNumThreads * kLoadBytes, BUFFER_BYTES = 16 * kStagedUnits;
     constexpr int kPerBlock = 4 * kStride;  // along K, of all threads that share it
-    const u32 place = shared + kLoadBytes * threadIdx.x, x_place = shared + SMEM_X_OFFSET;
+    const u32 address = shared + kLoadBytes * threadIdx.x, x_address = shared + SMEM_X_OFFSET;
     const u32 blocks = (p.k + kPerBlock - 1) / kPerBlock;
     long long offsets[kNumRows];  // of the loads of a block
 #pragma unroll
     for (u32 r = 0; r < kNumRows; ++r)
         offsets[r] = (kNMajor ? r : column + static_cast<int>(r) < p.n ? column + r : p.n - 1) * p.w_ld;
     const Element* from = w + (kNMajor ? 4 * first * p.w_ld + column : 4 * first);
-    int row = kNMajor && column >= p.n ? p.k : 4 * first;  // to ask for next
-    const auto ask = [&](u32 block) {
+    int row = kNMajor && column >= p.n ? p.k : 4 * first;  // of the next load
+    const auto issue = [&](u32 block) {
 #pragma unroll
         for (u32 r = 0; r < kNumRows; ++r)
-            copy_async(place + (block % kNumAhead * kNumRows + r) * LOAD_STRIDE, from + offsets[r], row < p.k);
+            copy_async(address + (block % kNumAhead * kNumRows + r) * LOAD_STRIDE, from + offsets[r], row < p.k);
         copy_commit();
         from += kNMajor ? kPerBlock * p.w_ld : kPerBlock, row += kPerBlock;
     };
-    const auto ask_x = [&](u32 chunk) {
+    const auto issue_x = [&](u32 chunk) {
 #pragma unroll
         for (u32 i = 0; i < kStagedUnits / kNumThreads; ++i) {
             const u32 unit = i * kNumThreads + threadIdx.x, vector = unit / kUnitsPerVector, rest = unit % kUnitsPerVector;
             const u32 block = chunk * kStagedBlocks + rest / kSplitThreads;
             const int at = block * kPerBlock + 4 * (first - share + static_cast<int>(rest % kSplitThreads));
-            copy_async(x_place + chunk % 2 * BUFFER_BYTES + 16 * unit, x + vector * p.x_m + at,
+            copy_async(x_address + chunk % 2 * BUFFER_BYTES + 16 * unit, x + vector * p.x_m + at,
                        static_cast<int>(vector) < p.m && at < p.k);
         }
     };
-    ask_x(0);
+    issue_x(0);
 #pragma unroll
-    for (u32 block = 0; block < kNumAhead; ++block) ask(block);
+    for (u32 block = 0; block < kNumAhead; ++block) issue(block);
 #pragma unroll 1
     for (u32 block = 0; block < blocks; ++block) {
         const u32 chunk = block / kStagedBlocks;
         copy_wait<kNumAhead - 1>();
         if (block % kStagedBlocks == 0) {  // X has arrived for all threads, and none reads the other buffer any more
             block_sync();
-            ask_x(chunk + 1);
+            issue_x(chunk + 1);
         }
         Float4 loaded[kNumRows];
 #pragma unroll
         for (u32 r = 0; r < kNumRows; ++r)
-            loaded[r] = load_four(place + (block % kNumAhead * kNumRows + r) * LOAD_STRIDE);
-        ask(block + kNumAhead);
-        const u32 factors = x_place + chunk % 2 * BUFFER_BYTES + 16 * (block % kStagedBlocks * kSplitThreads + share);
+            loaded[r] = load_four(address + (block % kNumAhead * kNumRows + r) * LOAD_STRIDE);
+        issue(block + kNumAhead);
+        const u32 factors = x_address + chunk % 2 * BUFFER_BYTES + 16 * (block % kStagedBlocks * kSplitThreads + share);
 #pragma unroll
         for (u32 v = 0; v < kNumVectors; ++v) {
             const Float4 four = load_four(factors + v * 16 * kUnitsPerVector);
@@ -245,7 +245,7 @@ DEVICE void add_blocks(const GemvParams& p, const XElement* x, const Element* w,
         }
     }
     copy_wait<0>();
-    block_sync();  // sums take the place of what was loaded
+    block_sync();  // sums overwrite what was loaded
 }
 
 DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, Sums& sums) {
@@ -257,7 +257,7 @@ DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w,
     for (int base = 0; base < p.k; base += kNumSteps * kStride * kLoadElements) {
         Elements<kInput, kLoadBytes> loaded[kNumSteps][kNumRows];
         Elements<kXInput, kXLoadBytes> factors[kNumSteps][kNumVectors];
-        // With kStridedX in place of factors.
+        // With kStridedX instead of factors.
         Elements<kXInput, sizeof(XElement)> single[kNumSteps][kNumVectors][kLoadElements];
 #pragma unroll
         for (u32 s = 0; s < kNumSteps; ++s) {

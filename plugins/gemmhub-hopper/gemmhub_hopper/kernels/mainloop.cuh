@@ -7,7 +7,7 @@
 #include "emulation.cuh"
 #include "pingpong.cuh"
 #include "shifted_rows.cuh"
-#include "three_rounds.cuh"
+#include "bf16x3.cuh"
 
 template <bool shifted>
 struct LoaderOf {
@@ -48,19 +48,19 @@ DEVICE void accumulate_shared(Accumulators& acc, const WorkTile& work, TileConte
     order.wait();
     u32 before = 0;
     Cleared cleared;
-    constexpr int SMALL = kRounds - 1;
-    if constexpr (kThreeRounds) {
+    constexpr int SMALL = kNumProducts - 1;
+    if constexpr (kBf16x3) {
         accumulate_blocks(acc, 0, SMALL * work.k_blocks, ctx, pipe, before);
         wgmma_wait<0>();
         pin_all(acc);
         cleared.clear(acc);
     }
-    accumulate_blocks(acc, SMALL * work.k_blocks, kRounds * work.k_blocks, ctx, pipe, before);
+    accumulate_blocks(acc, SMALL * work.k_blocks, kNumProducts * work.k_blocks, ctx, pipe, before);
     order.arrive(ctx.lane);
     wgmma_wait<0>();
     pin_all(acc);
     ctx.release(before);
-    if constexpr (kThreeRounds) cleared.judge(acc);
+    if constexpr (kBf16x3) cleared.restore_nonfinite(acc);
 }
 
 DEVICE void accumulate_registers(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
@@ -101,7 +101,7 @@ DEVICE void accumulate_registers(Accumulators& acc, const Params& p, const WorkT
     ctx.release(before);
 }
 
-// The main loop of this variant. Returns false where the CTA is to stop (f16_registers.cuh).
+// The main loop of this variant. Returns false where the CTA ends early (f16_registers.cuh).
 DEVICE bool accumulate(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
                        PingpongOrder& order, const RegisterLoader& loader, Emulation& emulation) {
     if constexpr (kSplitF16Rows) return accumulate_f16_rows(acc, p, work, ctx, pipe, emulation.rows);

@@ -1,4 +1,4 @@
-// The parameters of a launch besides the three tensor maps. gemmhub_hopper/launch.py has the same structure.
+// The parameters of a launch besides the three tensor maps. gemmhub_hopper/launches/launch.py has the same structure.
 #pragma once
 #include "pdl.cuh"
 #include "ptx.cuh"
@@ -57,7 +57,7 @@ struct Params {
     int scale_groups;                  // of K
     int a_source, b_source;          // source_element.cuh
     int small_limit;                   // of rejected()
-    float least_scaled;  // the least scaled element that planes hold accurately, where A is split in registers
+    float min_scaled;  // the smallest scaled element that planes represent accurately, where A is split in registers
     int only_rejected;  // a product by bfloat16 planes: computed only where an operand was rejected, else nothing is done
 };
 static_assert(sizeof(Params) == 336, "launch.py has the same structure");

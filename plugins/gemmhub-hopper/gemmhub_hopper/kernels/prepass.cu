@@ -1,8 +1,8 @@
 // The pre-pass: copies operands, or splits them into bf16 planes, before the product. It handles up to two operands in one
 // launch, a CTA for each tile of one.
 //
-//     kKind    0: float32 is split into three planes of bfloat16; 1 (2): 32-bit (16-bit) elements are copied; 3: float32 is
-//              split into two planes of bfloat16 (three_rounds.cuh), without marks
+//     kFormat  0: float32 is split into three planes of bfloat16; 1 (2): 32-bit (16-bit) elements are copied; 3: float32 is
+//              split into two planes of bfloat16 (bf16x3.cuh), without marks
 //
 // An operand is read with any strides and address. Its direction with the smaller stride is called `fast`, the other
 // one `slow`; the copy is contiguous along `fast`, or with `transposed` along `slow`, in which case a tile goes through
@@ -11,10 +11,10 @@
 #include "split_planes.cuh"
 #include "types.cuh"
 
-// Given to the compiler by gemmhub_hopper/sources.py.
-constexpr int kKind = PREPASS_KIND;
-using Element = Select<kKind == 2, u16, float>;
-constexpr u32 kNumPlanes = kKind == 0 ? 3 : kKind == 3 ? 2 : 1;
+// Given to the compiler by gemmhub_hopper/variants/sources.py.
+constexpr int kFormat = PREPASS_FORMAT;
+using Element = Select<kFormat == 2, u16, float>;
+constexpr u32 kNumPlanes = kFormat == 0 ? 3 : kFormat == 3 ? 2 : 1;
 constexpr int BLOCK_FAST = 128, BLOCK_SLOW = 32;
 constexpr u32 kNumThreads = 256;
 constexpr int FAR = BLOCK_FAST + 1;  // elements of a row of the tile in shared memory
@@ -22,7 +22,7 @@ constexpr int FAR = BLOCK_FAST + 1;  // elements of a row of the tile in shared 
 struct Job {
     const Element* from;
     void* to;
-    u32* marks;                                  // with kKind 0
+    u32* marks;                                  // with kFormat 0
     long long from_fast, from_slow, from_batch;  // elements from one to the next
     long long to_ld, to_plane;                   // elements; planes of a matrix, then those of the next one
     int fast, slow;                              // elements that there are
@@ -31,7 +31,7 @@ struct Job {
     int transposed;
     int vector;     // four neighbours along `fast` can be read at once
     int rows_slow;  // `slow` is along m or n, `fast` along k
-    int source_kind;
+    int source_format;
 };
 
 struct PrepassParams {
@@ -53,9 +53,9 @@ struct alignas(8) Pair {
     u32 low, high;
 };
 
-// Of one of the operands; nothing is scaled unless float16 planes did not hold one of both.
+// Of one of the operands; nothing is scaled unless the float16 split of one of both was rejected.
 DEVICE Rescaling rescaling(const PrepassParams& p, bool second) {
-    if (kKind != 0 || p.a_marks == nullptr) return Rescaling();
+    if (kFormat != 0 || p.a_marks == nullptr) return Rescaling();
     const bool a_kept = p.kept & 1, b_kept = p.kept & 2;
     return p.first_is != second ? Rescaling(p.b_marks, p.a_marks, b_kept, a_kept)
                                 : Rescaling(p.a_marks, p.b_marks, a_kept, b_kept);
@@ -71,15 +71,15 @@ DEVICE void split(const Rescaling& how, float x, u16 (&plane)[3], u32& marks) {
 DEVICE Four load_four(const Job& job, int fast, int slow, long long matrix) {
     Four four = {};
     if (slow >= job.slow) return four;
-    if constexpr (kKind == 0) {
-        if (job.source_kind != REAL) {
+    if constexpr (kFormat == 0) {
+        if (job.source_format != REAL) {
             const long long from_row = job.rows_slow ? job.from_slow : job.from_fast;
             const long long from_k = job.rows_slow ? job.from_fast : job.from_slow;
-            const void* from = source_matrix(job.from, matrix, job.from_batch, job.source_kind);
+            const void* from = source_matrix(job.from, matrix, job.from_batch, job.source_format);
             for (int i = 0; i < 4; ++i)
                 if (fast + i < job.fast)
                     four.x[i] = source_element(from, job.rows_slow ? slow : fast + i, job.rows_slow ? fast + i : slow,
-                                               from_row, from_k, job.source_kind);
+                                               from_row, from_k, job.source_format);
             return four;
         }
     }
@@ -149,7 +149,7 @@ DEVICE void copy_tile(const Job& job, int index, const Rescaling& how, Element (
                 store_one(job, to + (fast0 + fast) * job.to_ld + slow0 + lane, tile[lane][fast], how, marks);
         }
     }
-    if constexpr (kKind == 0) {
+    if constexpr (kFormat == 0) {
         marks = warp_or(marks);
         if (lane == 0 && marks != 0) {
             // A tile lies in one group.
@@ -167,7 +167,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant_
     if (only_rejected) launch_dependent_grids();  // as a rule there is nothing to do
     wait_on_dependent_grids();
     if (!only_rejected) launch_dependent_grids();
-    if (kKind == 0 && only_rejected && !rejected(p.a_marks, p.b_marks, p.limit)) return;
+    if (kFormat == 0 && only_rejected && !rejected(p.a_marks, p.b_marks, p.limit)) return;
     // Where there may be nothing to do there are fewer CTAs than tiles: even a CTA that only looks takes time.
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const bool second = index >= p.first_tiles;

@@ -12,7 +12,7 @@ DEVICE void store_matrices(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
                  : "memory");
 }
 
-// The same with each matrix transposed as it is stored: lane 8q + r names the place of *column* r of matrix q.
+// The same with each matrix transposed as it is stored: lane 8q + r has the address of *column* r of matrix q.
 DEVICE void store_matrices_transposed(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(w0), "r"(w1),
                  "r"(w2), "r"(w3)
@@ -64,7 +64,7 @@ DEVICE void store_float(u32 to, float value) { store_shared(to, __float_as_uint(
 
 DEVICE float load_float(u32 from) { return __uint_as_float(load_shared(from)); }
 
-// To the same place in the CTA of that rank in the cluster.
+// To the same offset in the CTA of that rank in the cluster.
 DEVICE void store_float(u32 to, u32 rank, float value) {
     asm volatile(
         "{\n"
@@ -82,10 +82,6 @@ DEVICE void load_shared_pair(u32 from, float (&to)[2]) {
 }
 
 // 16 bytes, at a multiple of 16.
-struct alignas(16) Float4 {
-    float x, y, z, w;
-};
-
 DEVICE Float4 load_four(u32 from) {
     Float4 value;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -111,32 +107,6 @@ DEVICE void store_async(u32 to, Float4 value, u32 barrier) {
 }
 
 // --- global memory shared between CTAs ----------------------------------------------------------------------
-
-DEVICE void store_partial(Float4* to, Float4 value) {
-    asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(value.x), "f"(value.y), "f"(value.z),
-                 "f"(value.w)
-                 : "memory");
-}
-
-// From L2: another CTA wrote it, and L1 is not coherent.
-DEVICE Float4 load_partial(const Float4* from) {
-    Float4 value;
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "l"(from)
-                 : "memory");
-    return value;
-}
-
-// Orders what this thread has seen and written before what it does later, for the whole device.
-DEVICE void device_fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-
-// Adds 1; the old value.
-DEVICE u32 count_up(u32* counter) {
-    u32 old;
-    asm volatile("atom.global.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(counter) : "memory");
-    return old;
-}
 
 // The old value.
 DEVICE u64 add_to_counter(u64* counter, u64 what) {
@@ -211,14 +181,6 @@ DEVICE void load_if(const void* from, bool there, u32 (&to)[4]) {
 // 16 bytes, at multiples of as many, to shared memory; zeros where `there` is false. Belongs to the thread's open group.
 DEVICE void copy_async(u32 to, const void* from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
-
-DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until all but the newest `open` groups of this thread have arrived.
-template <int open>
-DEVICE void copy_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(open) : "memory");
 }
 
 // Stores to D: 16 bytes at a multiple of 16, 4 and 2.

@@ -50,13 +50,13 @@ struct Line {
     const void* matrix;
     int number;
     long long step, step_k;  // from one line to the next, and along K
-    int kind;                // of source_element()
+    int format;              // of source_element()
 
-    // kReal: the kind is known to be REAL, so that loads need no branches and are in flight together.
+    // kReal: the format is known to be REAL, so that loads need no branches and are in flight together.
     template <bool kReal>
     DEVICE float at(int k) const {
         if constexpr (kReal) return static_cast<const float*>(matrix)[number * step + k * step_k];
-        return source_element(matrix, number, k, step, step_k, kind);
+        return source_element(matrix, number, k, step, step_k, format);
     }
 };
 
@@ -84,8 +84,8 @@ struct Span {
     // In ascending order of k; `end` is 0 before.
     DEVICE void add(float x, u32 k) {
         if (finite(x)) return;
-        const u32 found = x != x ? k : INFINITE + k;
-        if (found < first) first = found;
+        const u32 position = x != x ? k : INFINITE + k;
+        if (position < first) first = position;
         end = k + 1;
     }
 
@@ -98,7 +98,7 @@ struct Span {
     }
 };
 
-// An inner product, and what it has found of its two lines.
+// An inner product, and the spans of its two lines.
 struct Product {
     float sum = 0.0f;
     Span a, b;
@@ -109,8 +109,8 @@ struct Product {
 template <bool kReal>
 DEVICE Product multiply_lines(const Line& a, const Line& b, int count) {
     constexpr int AT_ONCE = kReal ? 8 : 1;
-    Product found;
-    found.a.end = found.b.end = 0;
+    Product product;
+    product.a.end = product.b.end = 0;
     bool stopped = false;
 #pragma unroll 1
     for (int first = 0; first < count && !stopped; first += 32 * AT_ONCE) {
@@ -124,17 +124,17 @@ DEVICE Product multiply_lines(const Line& a, const Line& b, int count) {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             const int k = first + 32 * i + lane_id();
-            found.a.add(x[i], k);
-            found.b.add(y[i], k);
-            found.sum = fmaf(x[i], y[i], found.sum);
+            product.a.add(x[i], k);
+            product.b.add(y[i], k);
+            product.sum = fmaf(x[i], y[i], product.sum);
         }
-        stopped = warp_or(found.sum != found.sum) != 0;
+        stopped = warp_or(product.sum != product.sum) != 0;
     }
 #pragma unroll
-    for (u32 lanes = 16; lanes > 0; lanes /= 2) found.sum += shuffle_xor(found.sum, lanes);
-    found.a = {warp_min(found.a.first), stopped ? Span::UNKNOWN : ~warp_min(~found.a.end)};
-    found.b = {warp_min(found.b.first), stopped ? Span::UNKNOWN : ~warp_min(~found.b.end)};
-    return found;
+    for (u32 lanes = 16; lanes > 0; lanes /= 2) product.sum += shuffle_xor(product.sum, lanes);
+    product.a = {warp_min(product.a.first), stopped ? Span::UNKNOWN : ~warp_min(~product.a.end)};
+    product.b = {warp_min(product.b.first), stopped ? Span::UNKNOWN : ~warp_min(~product.b.end)};
+    return product;
 }
 
 DEVICE Product inner_product(const Params& p, int row, int column, int batch) {

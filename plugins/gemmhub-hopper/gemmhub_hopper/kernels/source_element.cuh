@@ -16,29 +16,29 @@
 
 enum { REAL = 0, INTERLEAVED = 1, EXPANDED = 2, FROM_BF16 = 3, FROM_F16 = 4 };
 
-// Where an element of the matrix of float32 numbers is, in elements of the source (of complex ones in floats), and its sign.
-struct SourcePlace {
+// The offset of an element of the matrix of float32 numbers, in elements of the source (of complex ones in floats), and its sign.
+struct SourceOffset {
     long long element;
     float sign;
 };
 
 // Of element (row, k).
-DEVICE SourcePlace source_place(long long row, long long k, long long from_row, long long from_k, int kind) {
-    if (kind != INTERLEAVED && kind != EXPANDED) return {row * from_row + k * from_k, 1.0f};
-    const int imaginary_row = kind == EXPANDED ? row & 1 : 0, imaginary_k = k & 1;
-    const long long element = (kind == EXPANDED ? row / 2 : row) * from_row + k / 2 * from_k;
-    return {element + (imaginary_row ^ imaginary_k), kind == EXPANDED && imaginary_k && !imaginary_row ? -1.0f : 1.0f};
+DEVICE SourceOffset source_offset(long long row, long long k, long long from_row, long long from_k, int format) {
+    if (format != INTERLEAVED && format != EXPANDED) return {row * from_row + k * from_k, 1.0f};
+    const int imaginary_row = format == EXPANDED ? row & 1 : 0, imaginary_k = k & 1;
+    const long long element = (format == EXPANDED ? row / 2 : row) * from_row + k / 2 * from_k;
+    return {element + (imaginary_row ^ imaginary_k), format == EXPANDED && imaginary_k && !imaginary_row ? -1.0f : 1.0f};
 }
 
 // Element (row, k).
-DEVICE float source_element(const void* from, long long row, long long k, long long from_row, long long from_k, int kind) {
-    const SourcePlace at = source_place(row, k, from_row, from_k, kind);
-    if (kind == FROM_BF16) return from_bf16(static_cast<const u16*>(from)[at.element]);
-    if (kind == FROM_F16) return from_f16(static_cast<const u16*>(from)[at.element]);
+DEVICE float source_element(const void* from, long long row, long long k, long long from_row, long long from_k, int format) {
+    const SourceOffset at = source_offset(row, k, from_row, from_k, format);
+    if (format == FROM_BF16) return from_bf16(static_cast<const u16*>(from)[at.element]);
+    if (format == FROM_F16) return from_f16(static_cast<const u16*>(from)[at.element]);
     return at.sign * static_cast<const float*>(from)[at.element];
 }
 
 // The first element of matrix `batch`, of a stack whose matrices are `stride` elements apart.
-DEVICE const void* source_matrix(const void* from, long long batch, long long stride, int kind) {
-    return static_cast<const char*>(from) + batch * stride * (kind == FROM_BF16 || kind == FROM_F16 ? 2 : 4);
+DEVICE const void* source_matrix(const void* from, long long batch, long long stride, int format) {
+    return static_cast<const char*>(from) + batch * stride * (format == FROM_BF16 || format == FROM_F16 ? 2 : 4);
 }

@@ -3,7 +3,7 @@
 //     plane 0 = x rounded, plane 1 = what is left of it rounded, plane 2 = what is left then (all differences are exact)
 //
 // Where rounding x would overflow it is truncated. Of an infinity or NaN, plane 0 is not finite either and the others are
-// 0: the sums that it takes part in are not finite, and repair.cuh recomputes them. Bits below 2^-133, the least of
+// 0: the sums that it takes part in are not finite, and repair.cuh recomputes them. Bits below 2^-133, the smallest of
 // bfloat16, are lost: that is so for |x| < 2^-109. Such an x is *lossy*; it matters beside a *large* factor only, and
 // where those meet (see repair.cuh) elements are recomputed too.
 #pragma once
@@ -26,12 +26,12 @@ DEVICE float power_of_two(int exponent) { return __uint_as_float(static_cast<u32
 
 DEVICE void forget_extremes(u32* marks) { marks[LARGEST_WORD] = marks[SMALL_WORD] = 0; }
 
-// Whether float16 planes do not hold an operand accurately enough, whatever the other one. `limit`: of what is small in both.
+// Whether the split of an operand into float16 planes was rejected, whatever the other one. `limit`: of what is small in both.
 DEVICE bool rejected(const u32* marks, int limit) {
     return (load_word(marks) & REJECTED) || static_cast<int>(load_word(marks + SMALL_WORD)) > limit;
 }
 
-// Whether float16 planes do not hold an operand accurately enough. `limit`: of what is small in both operands together.
+// Whether the split of either operand into float16 planes was rejected. `limit`: of what is small in both operands together.
 DEVICE bool rejected(const u32* a_marks, const u32* b_marks, int limit) {
     if ((load_word(a_marks) | load_word(b_marks)) & REJECTED) return true;
     return static_cast<int>(load_word(a_marks + SMALL_WORD) + load_word(b_marks + SMALL_WORD)) > limit;
@@ -54,7 +54,7 @@ DEVICE int split_exponent(const u32* marks, const u32* other_marks, bool kept, b
     return exponents[1] < 0 ? 0 : -exponents[1];
 }
 
-// How an operand that float16 planes do not hold is split by bfloat16 planes.
+// How an operand whose split into float16 planes was rejected is split into bfloat16 planes.
 struct Rescaling {
     float scale = 1.0f, large = LARGE_FROM;
 
@@ -72,18 +72,18 @@ struct Rescaling {
 
 // The marks of many elements at less cost; it may mark an element as lossy that is not.
 struct Extremes {
-    u32 least = 0xffffffff, largest = 0;  // twice the bits of magnitudes, less 1 in least: 0 is none
+    u32 smallest = 0xffffffff, largest = 0;  // twice the bits of magnitudes, less 1 in smallest: 0 is none
 
     DEVICE void note(float x) {
         const u32 twice = __float_as_uint(x) << 1;
-        if (twice - 1 < least) least = twice - 1;
+        if (twice - 1 < smallest) smallest = twice - 1;
         if (twice > largest) largest = twice;
     }
 
     // `large`: as of split_planes().
     DEVICE u32 marks(float large = LARGE_FROM) const {
         constexpr u32 FROM_109 = 2 * (127 - 109 << 23);
-        return (least < FROM_109 - 1 ? LOSSY : 0) | (largest >= 2 * __float_as_uint(large) ? LARGE : 0);
+        return (smallest < FROM_109 - 1 ? LOSSY : 0) | (largest >= 2 * __float_as_uint(large) ? LARGE : 0);
     }
 };
 

@@ -2,7 +2,7 @@
 // B's tile: each of them loads its part of the shared tile and multicasts it to all.
 #pragma once
 #include "shifted_rows.cuh"
-#include "three_rounds.cuh"
+#include "bf16x3.cuh"
 #include "tile_context.cuh"
 
 // The CTAs of a cluster that receive what this CTA loads, as bit masks of ranks.
@@ -33,21 +33,21 @@ DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k_block, int 
         constexpr u32 wide = MN_ROW_BYTES / size, deep = BLOCK_K / parts;  // elements of a box along M (N) and K
 #pragma unroll
         for (u32 box = 0; box < (rows + wide - 1) / wide; ++box) {
-            const u32 place = to + (box * BLOCK_K + part * deep) * MN_ROW_BYTES;
+            const u32 address = to + (box * BLOCK_K + part * deep) * MN_ROW_BYTES;
             const int x = first + wide * box, y = k_block * BLOCK_K + part * deep;
             if constexpr (parts > 1)
-                tma_load_multicast(place, map, x, y, z, barrier, receivers);
+                tma_load_multicast(address, map, x, y, z, barrier, receivers);
             else
-                tma_load(place, map, x, y, z, barrier);
+                tma_load(address, map, x, y, z, barrier);
         }
     } else {
         constexpr u32 high = rows / parts;
-        const u32 place = to + part * high * BLOCK_K * size;
+        const u32 address = to + part * high * BLOCK_K * size;
         const int x = k_block * BLOCK_K, y = first + part * high;
         if constexpr (parts > 1)
-            tma_load_multicast(place, map, x, y, z, barrier, receivers);
+            tma_load_multicast(address, map, x, y, z, barrier, receivers);
         else
-            tma_load(place, map, x, y, z, barrier);
+            tma_load(address, map, x, y, z, barrier);
     }
 }
 
@@ -68,24 +68,24 @@ DEVICE void load_shifted_rows(const Params& p, const OperandMaps& maps, u32 to, 
 }
 
 // Both tiles of the stage at `stage`, from row `m` of A and column `n` of B on: block number `block` of a work tile. An operand
-// that is split into planes has a tile of each plane, or with kThreeRounds of that of the round: a map's third coordinate is a
+// split into planes has a tile of each plane, with kBf16x3 of the one that is multiplied: a map's third coordinate is a
 // matrix, or the planes of a matrix times the matrix plus the plane.
 DEVICE void load_stage(const Params& p, const OperandMaps& maps, u32 stage, int m, int n, const WorkTile& work, int block,
                        u32 barrier, const Multicast& to) {
-    constexpr int PLANES_A = kThreeRounds ? kStoredPlanes : kNumPlanesA, PLANES_B = kThreeRounds ? kStoredPlanes : kNumPlanesB;
-    const Round round = round_of(block, work);
+    constexpr int PLANES_A = kBf16x3 ? kStoredPlanes : kNumPlanesA, PLANES_B = kBf16x3 ? kStoredPlanes : kNumPlanesB;
+    const PlaneProduct product = plane_product_of(block, work);
     const int matrix_a = work.batch * p.a_step, matrix_b = work.batch * p.b_step;
 #pragma unroll 1  // the producer has 40 registers
     for (u32 plane = 0; plane < kNumPlanes; ++plane) {
         if constexpr (kShiftedRows)
-            load_shifted_rows(p, maps, stage, m, (round.k_block + p.a_block) * static_cast<int>(BLOCK_K), matrix_a, barrier);
+            load_shifted_rows(p, maps, stage, m, (product.k_block + p.a_block) * static_cast<int>(BLOCK_K), matrix_a, barrier);
         else if (plane < kNumPlanesA)
             load_tile<kMnMajorA, BLOCK_M, kElementBytesA, kClusterN>(
-                maps.a, stage + plane * SMEM_A_BYTES, m, round.k_block + p.a_block, matrix_a * PLANES_A + plane + round.a_plane,
-                barrier, rank_n(to.cta_rank), to.mask_a);
+                maps.a, stage + plane * SMEM_A_BYTES, m, product.k_block + p.a_block,
+                matrix_a * PLANES_A + plane + product.a_plane, barrier, rank_n(to.cta_rank), to.mask_a);
         if (plane < kNumPlanesB)
             load_tile<kMnMajorB, BLOCK_N, kElementBytesB, kClusterM>(
-                maps.b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, round.k_block + p.b_block,
-                matrix_b * PLANES_B + plane + round.b_plane, barrier, rank_m(to.cta_rank), to.mask_b);
+                maps.b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, product.k_block + p.b_block,
+                matrix_b * PLANES_B + plane + product.b_plane, barrier, rank_m(to.cta_rank), to.mask_b);
     }
 }

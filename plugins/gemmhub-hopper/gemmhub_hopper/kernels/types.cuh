@@ -1,9 +1,5 @@
-// Integers by their number of bits, and the choice of a type by a constant.
+// The choice of a type by a constant.
 #pragma once
-
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
 
 template <bool first, class A, class B>
 struct SelectType {

@@ -1,14 +1,14 @@
-// A kernel on the host: compiled with its macros, this folder before gemmhub_hopper/kernels on the path. With PREPASS_KIND
+// A kernel on the host: compiled with its macros, this folder before gemmhub_hopper/kernels on the path. With PREPASS_FORMAT
 // it is the pre-pass, with F16_PREPASS that by float16 planes, with GEMV_NUM_VECTORS the one for vectors.
 #include "machine.hpp"
 
-#if defined(PREPASS_KIND) || defined(F16_PREPASS) || defined(GEMV_NUM_VECTORS)
+#if defined(PREPASS_FORMAT) || defined(F16_PREPASS) || defined(GEMV_NUM_VECTORS)
 constexpr bool kApart = true;
 #else
 constexpr bool kApart = false;
 #endif
 
-#ifdef PREPASS_KIND
+#ifdef PREPASS_FORMAT
 #include "prepass.cu"
 constexpr u32 kClusterSize = 1, SMEM_FULL_OFFSET = 0;
 #elif defined(F16_PREPASS)
@@ -29,7 +29,7 @@ struct Arguments {
 } given;
 
 void entry() {
-#ifdef PREPASS_KIND
+#ifdef PREPASS_FORMAT
     prepass(*static_cast<const PrepassParams*>(given.p));
 #elif defined(F16_PREPASS)
     f16_prepass(*static_cast<const F16PrepassParams*>(given.p));

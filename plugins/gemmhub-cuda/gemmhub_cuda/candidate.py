@@ -1,0 +1,166 @@
+"""The candidates for a product: each a lowering, a tile shape and a split-K, its name, and why it does not run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmhub_nvidia.scratch import COUNTERS, MAX_COUNTERS
+
+from gemmhub_cuda.lower import Lowering
+from gemmhub_cuda.variants import batch, mma, sgemm
+from gemmhub_cuda.variants.card import Card
+from gemmhub_cuda.variants.variant import Shape, Variant
+
+_MAX_SPLITS = 64
+"""Largest number of splits of split-K."""
+_NAME = re.compile(r"([^/]+)(?:/([1-9]\d*))?")
+"""The name of a choice: shape, splits of split-K."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A lowering, a tile shape and a split-K: one candidate for a product."""
+
+    lowering: Lowering
+    shape: Shape
+    splits: int
+    """Splits of split-K; 1 without it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the candidate, such as "128x128x8t256" or "mma64x64x64x4w4/8": shape and splits."""
+        return self.shape.name + (f"/{self.splits}" if self.splits > 1 else "")
+
+    @property
+    def order(self) -> str | None:
+        """The order in which the products of an element are added, such as "fma.r8" or "mma.k16.r32/s4".
+
+        It is that of the shape; with split-K, each split has whole steps along K, the first ones one more, and is begun
+        from zero and then added to the splits before. Sums of int8 are exact.
+        """
+        if self.lowering.form.input == "int8":
+            return "exact"
+        order = self.shape.order
+        return order and order + (f"/s{self.splits}" if self.splits > 1 else "")
+
+    @property
+    def variant(self) -> Variant:
+        """The kernel that is launched."""
+        return self.shape.variant(self.lowering.form, self.splits > 1)
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of one matrix along M and along N."""
+        return -(-self.lowering.m // self.shape.m), -(-self.lowering.n // self.shape.n)
+
+    @property
+    def k_blocks(self) -> int:
+        """Steps along K of a tile."""
+        return max(1, -(-self.lowering.k // self.shape.k))
+
+    @property
+    def counters(self) -> int:
+        """Counters that split-K takes: one for each tile of the batch."""
+        return self.tiles[0] * self.tiles[1] * self.lowering.batch.count
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of workspace for counters and partial sums."""
+        return COUNTERS + self.counters * self.splits * self.shape.partial_bytes if self.splits > 1 else 0
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that a launch moves at least."""
+        lowering = self.lowering
+        count = lowering.batch.count
+        a, b = (count if stride else 1 for stride in lowering.batch.strides[:2])
+        results = lowering.m * lowering.n * count * (2 if lowering.form.addend else 1) * lowering.form.output_bytes
+        return (
+            (a * lowering.m + b * lowering.n) * lowering.k * lowering.form.input_bytes
+            + results
+            + 2 * self.workspace_bytes
+        )
+
+    @property
+    def launches(self) -> int:
+        """Launches of a call."""
+        return sum(1 for _ in self.offsets())
+
+    def ctas_per_sm(self, card: Card) -> int:
+        """Return how many CTAs an SM runs at once."""
+        variant = self.variant
+        by_shared = card.shared_per_sm // (variant.shared_bytes + 1024)
+        return max(1, min(variant.ctas_per_sm, by_shared, card.threads_per_sm // variant.threads))
+
+    def offsets(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield for each launch the offsets of a, b, c and d in bytes, and its number of matrices."""
+        return self.lowering.offsets(self.shape.max_matrices(self.tiles[0] * self.tiles[1]))
+
+    def grid(self, count: int, at_once: int) -> tuple[int, int, int]:
+        """Return the grid of a launch for ``count`` matrices on a card that runs ``at_once`` CTAs at once."""
+        return self.shape.grid(self.tiles[0] * self.tiles[1], self.splits, count, at_once)
+
+    def group(self, at_once: int) -> int:
+        """Return the rows of tiles in a group, so that the CTAs that run at once read the least from memory."""
+        rows = self.tiles[0]
+        sizes = [size for size in (1, 2, 4, 8, 16, 32) if size <= rows]
+        return min(sizes, key=lambda size: size * self.shape.m + -(-at_once // size) * self.shape.n)
+
+    def refusal(self, card: Card, workspace: int) -> str | None:
+        """Return why the candidate does not run on ``card`` with so many bytes of workspace; None where it runs."""
+        if self.splits > 1:
+            if not self.shape.has_split_k:
+                return f"the kernel of {self.shape.name} has no split-K"
+            if self.splits > self.k_blocks:
+                return f"K has {self.k_blocks} blocks: fewer than {self.splits} splits"
+            if self.counters > MAX_COUNTERS:
+                return f"split-K takes {self.counters} counters: there are {MAX_COUNTERS}"
+            if self.workspace_bytes > workspace:
+                return f"it needs {self.workspace_bytes} bytes of workspace: {workspace} are allowed"
+        no_grid = self.shape.grid_refusal(self.tiles[0] * self.tiles[1], self.splits)
+        return no_grid or self.variant.refusal(card.shared_per_block)
+
+
+def proposed(lowering: Lowering, card: Card, workspace: int) -> Iterator[Choice]:
+    """Yield the choices that may be fastest: every shape that suits the product, with several numbers of splits."""
+    for shape in _shapes(lowering):
+        yield from _splits(lowering, shape, card, workspace)
+
+
+def _shapes(lowering: Lowering) -> tuple[Shape, ...]:
+    """Return the shapes that may be fastest."""
+    form = lowering.form
+    if form.input == "float32":
+        return sgemm.SHAPES
+    warps = batch.fitting(lowering.m, lowering.n, lowering.k, form.input_bytes)
+    if form.input == "int8":
+        return warps
+    return (*mma.SHAPES, *(warps if max(lowering.m, lowering.n) <= batch.WIDEST else ()))
+
+
+def _splits(lowering: Lowering, shape: Shape, card: Card, workspace: int) -> Iterator[Choice]:
+    """Yield ``shape`` without split-K, and with numbers of splits that fill at most one wave."""
+    unsplit = Choice(lowering, shape, 1)
+    if unsplit.refusal(card, workspace) is None:
+        yield unsplit
+    if not shape.has_split_k:
+        return
+    max_blocks = Choice(lowering, shape, 2).ctas_per_sm(card)
+    longest = min(_MAX_SPLITS, unsplit.k_blocks // 4)
+    for splits in sorted({min(longest, blocks * card.sms // unsplit.counters) for blocks in range(1, max_blocks + 1)}):
+        choice = Choice(lowering, shape, splits)
+        if splits > 1 and choice.refusal(card, workspace) is None:
+            yield choice
+
+
+_SHAPES: dict[str, Shape] = {shape.name: shape for shape in (*sgemm.SHAPES, *mma.SHAPES, *batch.SHAPES)}
+
+
+def named(lowering: Lowering, name: str) -> Choice | None:
+    """Return the choice of that name (:attr:`Choice.name`); None where there is no such shape."""
+    match = _NAME.fullmatch(name)
+    if match is None or match[1] not in _SHAPES:
+        return None
+    return Choice(lowering, _SHAPES[match[1]], int(match[2] or 1))

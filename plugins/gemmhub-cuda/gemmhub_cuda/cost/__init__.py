@@ -1,0 +1,1 @@
+"""The estimates of candidates, and their ranking."""

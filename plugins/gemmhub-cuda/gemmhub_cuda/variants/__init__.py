@@ -1,0 +1,1 @@
+"""The kernels that can be compiled: tile shapes, macros, sources."""

@@ -1,0 +1,1 @@
+"""The kernels, with their launch parameters, that can run a lowered problem."""

@@ -1,0 +1,1 @@
+"""Prepared launches of the kernels and pre-passes."""

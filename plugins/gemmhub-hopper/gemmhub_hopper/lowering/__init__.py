@@ -1,0 +1,1 @@
+"""From a problem to the operands, strides and K passes of the kernels."""

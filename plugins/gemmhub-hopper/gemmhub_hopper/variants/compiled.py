@@ -1,0 +1,91 @@
+"""The compiled kernels: loaded in this process, or on disk."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.driver import Gpu
+from gemmhub_nvidia.nvrtc import Compiler, Source
+
+from gemmhub._base.evicting import keep
+from gemmhub.kit import locks
+from gemmhub.kit.native import cache
+from gemmhub_hopper.variants import sources
+from gemmhub_hopper.variants.config import Variant
+from gemmhub_hopper.variants.gemv_kernel import GemvKernel
+
+Code = Variant | GemvKernel | int
+"""A kernel: of matrices, of vectors, or a pre-pass by its number in ``sources.PREPASSES``."""
+F16_PREPASS = -1
+"""Number of the pre-pass that makes float16 planes."""
+_KEPT = 4096
+"""The number of kernels of which it is kept whether they are on disk."""
+
+
+def _source(what: Code) -> tuple[Source, str, int]:
+    """Return the source of a kernel, its name there, and the bytes of its dynamic shared memory."""
+    if isinstance(what, Variant):
+        return sources.source(what), sources.KERNEL, what.shared_bytes
+    if isinstance(what, GemvKernel):
+        return sources.gemv(what), sources.GEMV, what.shared_bytes
+    if what == F16_PREPASS:
+        return sources.f16_prepass(), sources.F16_PREPASS, 0
+    input_type = next(input_type for input_type, number in sources.PREPASSES.items() if number == what)
+    return sources.prepass(input_type), sources.PREPASS, 0
+
+
+class Kernels:
+    """The kernels of the devices of a machine, each compiled and loaded once."""
+
+    def __init__(self, compiler: Compiler, gpus: Sequence[Gpu]) -> None:
+        self._compiler, self._gpus = compiler, gpus
+        self._loading = locks.lock()
+        self._functions: dict[tuple[int, Code], int] = {}
+        """Handles by device index and kernel."""
+        self._there: OrderedDict[Code, bool] = OrderedDict()
+        """Whether a kernel was loaded, or on disk when it was first looked up."""
+        self._stored: frozenset[str] | None = None
+        self._prefixes: frozenset[str] = frozenset()
+
+    def function(self, index: int, what: Code) -> int:
+        """Return the handle of a kernel on a device. Raises CompilerError, DriverError."""
+        key = index, what
+        handle = self._functions.get(key)
+        if handle is not None:
+            return handle
+        with self._loading:  # a lock of its own: analysing other problems need not wait for a compiler
+            if key not in self._functions:
+                source, name, shared = _source(what)
+                image = nvrtc.cubin(self._compiler, source)
+                self._functions[key] = self._gpus[index].function(image, name, shared)
+                keep(self._there, what, True, _KEPT)
+            return self._functions[key]
+
+    def compiled(self, what: Code) -> bool:
+        """Return whether a kernel needs no compiler: it is loaded, or on disk. The disk is read once for a kernel."""
+        there = self._there.get(what)
+        if there is None:
+            there = self._on_disk(what)
+            keep(self._there, what, there, _KEPT)
+        return there
+
+    def _on_disk(self, what: Code) -> bool:
+        stored = self._stored
+        if stored is None:  # the folder is read once: listing it takes as long as ranking
+            stored = cache.stored()
+            self._prefixes = frozenset(name.rpartition("-")[0] for name in stored)
+            self._stored = stored
+        if _name(what) not in self._prefixes:  # computing the whole name takes a fraction of a millisecond
+            return False
+        return nvrtc.file_name(self._compiler, _source(what)[0]) in stored
+
+
+def _name(what: Code) -> str:
+    """Return ``Source.name`` of a kernel, by which the names of its files begin."""
+    if isinstance(what, Variant):
+        return sources.name(what.shape.name)
+    if isinstance(what, GemvKernel):
+        return sources.name(what.name)
+    return _source(what)[0].name

@@ -1,0 +1,166 @@
+"""The tile shapes from which the cost model chooses.
+
+They were selected by replaying timings of random products (aligned, of odd sizes, with epilogues, of few rows; 16 bits
+and tf32): from a larger set, the shape whose loss costs the least time was dropped, again and again. The model
+decides which shape suits which product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gemmhub_hopper.variants.config import F16X3, SHARED_LIMIT, Form, Shape
+
+_DERIVED = ("warpgroups_per_tile", "out_n")
+"""Properties whose formulas do not take arrays: they are collected from each shape."""
+
+
+class Shapes(Shape):
+    """Many shapes at once: every number is an array, and so are the properties that are computed from it."""
+
+    @classmethod
+    def of(cls, shapes: Sequence[Shape]) -> Shapes:
+        """Return ``shapes`` as arrays."""
+        return cls._of_columns(
+            lambda name: np.array([getattr(x, name) for x in shapes], bool if name == "pingpong" else int)
+        )
+
+    def some(self, which: Any) -> Shapes:
+        """Return the shapes of these indices, in that order."""
+        return self._of_columns(lambda name: getattr(self, name)[which])
+
+    @classmethod
+    def _of_columns(cls, column: Any) -> Shapes:
+        shapes = cls(*(column(field.name) for field in fields(Shape)))
+        shapes.__dict__.update({name: column(name) for name in _DERIVED})
+        return shapes
+
+
+class ShapeList(tuple[Shape, ...]):
+    """A list of shapes, also as arrays."""
+
+    @cached_property
+    def arrays(self) -> Shapes:
+        return Shapes.of(self)
+
+    @cached_property
+    def by_name(self) -> dict[str, Shape]:
+        """The shapes by their names."""
+        return {shape.name: shape for shape in self}
+
+    @cached_property
+    def multiples_of_16(self) -> ShapeList:
+        """The shapes for a b that is contiguous along N: those whose n is a multiple of 16.
+
+        wgmma seems to read such a b 16 columns at a time: other widths take longer than the next multiple of 16
+        (benchmarks/results/h200/hopper_widths.txt).
+        """
+        return ShapeList(shape for shape in self if shape.n % 16 == 0)
+
+
+SPLIT_SHAPES = ShapeList((
+    Shape(128, 192, 3), Shape(128, 192, 3, cluster_m=2), Shape(128, 128, 4), Shape(128, 128, 4, cluster_m=2),
+    Shape(128, 64, 5), Shape(64, 192, 4, consumers=1), Shape(64, 128, 6, consumers=1), Shape(64, 64, 9, consumers=1),
+    Shape(64, 32, 9, consumers=1), Shape(64, 16, 9, consumers=1),
+))  # fmt: skip
+"""Shapes for split operands: a stage has three planes of each, and half as many bytes along K."""
+
+
+def _shape(m: int, n: int, **options: Any) -> Shape:
+    """Return a shape with as many stages, up to 12, as fit beside a staging buffer of each consumer."""
+    stage = (m + -(-n // 64) * 64) * 128
+    room = SHARED_LIMIT - (20000 if options.get("consumers") != 3 else 28672)
+    return Shape(m, n, min(12, room // stage), **options)
+
+
+SHAPES = ShapeList((
+    *(_shape(256, n) for n in (96, 128)),
+    *(_shape(192, n, consumers=3) for n in (144, 160, 176)),
+    *(_shape(128, n) for n in (16, 32, 96, 128, 144, 160, 176, 192, 208, 224, 256)),
+    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 72, 96, 112, 128, 160, 176, 224)),
+    *(_shape(128, n, pingpong=True) for n in (112, 128, 160, 176)),
+    # With one stage less, two staging buffers fit: where K is short, stores take as long as all the rest.
+    Shape(128, 192, 4, pingpong=True),
+    *(_shape(64, n, pingpong=True) for n in (128, 192, 256)),
+    _shape(192, 192, consumers=3, cluster_m=2), *(_shape(128, n, cluster_m=2) for n in (208, 256)),
+    _shape(128, 192, cluster_m=2, pingpong=True), _shape(128, 128, cluster_n=2, pingpong=True),
+    _shape(128, 128, cluster_m=4, pingpong=True),
+    *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 96, 128, 160)),
+    # Products of few tiles: a large cluster reads what it shares from L2 once.
+    _shape(128, 64, cluster_m=4), _shape(128, 160, cluster_m=4, cluster_n=2),
+    # CTAs of a cluster share K; larger tiles, which L2 is slow to feed, multicast one operand besides.
+    *(_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 64) for k in (2, 4, 8)),
+    _shape(64, 128, consumers=1, cluster_k=4), _shape(64, 64, consumers=1, cluster_m=2, cluster_k=4),
+    *(_shape(64, n, consumers=1, cluster_m=4, cluster_k=2) for n in (64, 128)),
+))  # fmt: skip
+"""Shapes for 16-bit and tf32 operands. For narrow problems the operands are swapped, so that the narrow side is the
+kernel's n.
+"""
+
+
+def _register_shape(m: int, n: int, **options: Any) -> Shape:
+    """Return a shape with as many stages, up to 12, of float32 elements of a and planes of b as fit."""
+    return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // (128 * m + 192 * -(-n // 64) * 64)), **options)
+
+
+F16_PLANES_SHAPES = ShapeList((
+    Shape(128, 128, 6), Shape(128, 96, 7), Shape(64, 64, 12, consumers=1),
+    Shape(128, 128, 6, cluster_m=2), Shape(128, 112, 6), Shape(128, 64, 8),
+))  # fmt: skip
+"""Shapes for float32 split into float16 planes: the sums of a thread take three sets of registers."""
+
+REGISTER_SHAPES = ShapeList((
+    *(_register_shape(128, n) for n in (16, 32, 48, 64, 96)),
+    *(_register_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 96)),
+))  # fmt: skip
+"""Shapes for a split a that goes through registers: while it streams, the narrow b is read from shared memory."""
+
+
+F16_REGISTER_SHAPES = ShapeList(
+    Shape(128, n, min(12, (SHARED_LIMIT - 20000) // (128 * 128 + 128 * n))) for n in (48, 64, 80, 96, 112)
+)
+"""Shapes where a goes through registers as float16 planes."""
+
+
+def _shifted_shape(m: int, n: int, **options: Any) -> Shape:
+    """Return a shape with as many stages, up to 12, of shifted rows of a and of b as fit beside staging buffers."""
+    return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // (144 * m + 128 * -(-n // 64) * 64)), **options)
+
+
+SHIFTED_SHAPES = ShapeList((
+    *(_shifted_shape(128, n) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)),
+    *(_shifted_shape(128, n, cluster_m=2) for n in (128, 192, 256)),
+    *(_shifted_shape(64, n, consumers=1) for n in (32, 64, 96, 128, 160)),
+))  # fmt: skip
+"""Shapes for 16-bit operands of shifted rows."""
+
+
+def _small_shape(m: int, n: int, **options: Any) -> Shape:
+    """Return a shape with as many stages, up to 8, of float32 elements as fit beside two buffers of planes of b."""
+    room = SHARED_LIMIT - 22000 - 384 * n
+    return Shape(m, n, min(8, room // (128 * m + 128 * -(-n // 32) * 32)), **options)
+
+
+SMALL_SHAPES = ShapeList((
+    *(_small_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 48, 64) for k in (1, 2, 4, 8)),
+    *(_small_shape(64, 96, consumers=1, cluster_k=k) for k in (1, 2, 4)),
+    *(_small_shape(128, n, cluster_k=k) for n in (16, 32, 64) for k in (1, 2, 4)),
+    *(_small_shape(128, n) for n in (48, 80, 96)),
+))  # fmt: skip
+"""Shapes for small products of float32, where the kernel splits both operands itself."""
+
+
+def shapes(form: Form) -> ShapeList:
+    """Return the shapes for ``form``."""
+    if form.shifted_rows:
+        return SHIFTED_SHAPES
+    if form.input == F16X3:
+        return F16_REGISTER_SHAPES if form.registers_a else F16_PLANES_SHAPES
+    if form.input == "split":
+        return SMALL_SHAPES if form.split_planes_b else REGISTER_SHAPES if form.registers_a else SPLIT_SHAPES
+    return SHAPES.multiples_of_16 if form.mn_major_b else SHAPES

@@ -1,0 +1,76 @@
+"""The arguments of the tensor maps of operands and result, which gemmhub_nvidia.tma encodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmhub_nvidia import tma
+from gemmhub_nvidia.tma import SWIZZLE, MapArguments
+
+from gemmhub_hopper.variants.config import BF16X3, F16X3, Form, Variant
+
+LINE_ROWS = 8
+"""Rows of 16-bit elements that are one line of :func:`shifted_rows`."""
+TMA_UNIT = 8
+"""16-bit elements of the 16 bytes to which TMA aligns."""
+TYPES = {**tma.TYPES, "split": 9, F16X3: 6, BF16X3: 9}
+"""CUtensorMapDataType by the input or dtype."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A stack of ``count`` matrices in memory, each of ``outer`` rows of ``inner`` contiguous elements.
+
+    ``ld`` and ``stride`` are the bytes from row to row and from matrix to matrix, multiples of 16 except of shifted
+    rows.
+    """
+
+    inner: int
+    outer: int
+    count: int
+    ld: int
+    stride: int
+
+
+def operand(
+    stored: Stored, form: Form, mn_major: bool, rows: int, multicast: int, registers: bool = False
+) -> MapArguments:
+    """Return the map of a or b, for tiles of ``rows`` along M (N) that ``multicast`` CTAs load together.
+
+    K-major: a box has the stage's elements along K, for the rows of one CTA. MN-major: a box has 128 bytes along M (N)
+    for a CTA's share of K in the stage; a tile may have several. The inner extent, 64 or 128 bytes, is the span of the
+    swizzle. ``registers``: the operand is loaded as 32-bit elements, for registers.
+    """
+    k, element_type = form.block_k, "float32" if registers and form.num_planes > 1 else form.input
+    size = 4 if registers else form.input_bytes
+    box = (128 // size, k // multicast, 1) if mn_major else (k, rows // multicast, 1)
+    sizes, swizzle = (stored.inner, stored.outer, stored.count), SWIZZLE[box[0] * size]
+    return MapArguments(TYPES[element_type], sizes, (stored.ld, stored.stride), box, swizzle)
+
+
+def shifted_rows(stored: Stored, form: Form, rows: int) -> tuple[MapArguments, MapArguments]:
+    """Return the maps of an a of shifted rows (kernels/shifted_rows.cuh), for tiles of ``rows`` rows.
+
+    A line is eight rows. The first map has whole lines. The second differs where the number of rows is no multiple of
+    eight: it has one line more, and each of its lines ends with the row that ends the matrix.
+    """
+    lines, last = divmod(stored.outer, LINE_ROWS)
+    box = form.block_k + TMA_UNIT, rows // LINE_ROWS, 1
+    ld = stored.ld // form.input_bytes
+
+    def lines_of(some: int, count: int) -> MapArguments:
+        sizes = (some - 1) * ld + stored.inner, count, 1
+        strides = LINE_ROWS * stored.ld, LINE_ROWS * stored.ld * count
+        return MapArguments(TYPES[form.input], sizes, strides, box, SWIZZLE[TMA_UNIT * form.input_bytes])
+
+    lines_map = lines_of(LINE_ROWS, lines)
+    return lines_map, lines_of(last, lines + 1) if last else lines_map
+
+
+def result(stored: Stored, variant: Variant) -> MapArguments:
+    """Return the map of d: a box is a staging buffer, or half of one where d is transposed and float32."""
+    size = variant.form.output_bytes
+    box = (128 // size, variant.store_block_n, 1) if variant.form.transposed_d else (variant.store_block_n, 64, 1)
+    swizzle = SWIZZLE[size * box[0]]
+    sizes = (stored.inner, stored.outer, stored.count)
+    return MapArguments(TYPES[variant.form.output], sizes, (stored.ld, stored.stride), box, swizzle)

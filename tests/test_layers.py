@@ -1,56 +1,34 @@
-"""Allowed imports: one direction, and no circles, annotations and imports inside functions included."""
+"""Allowed imports: one direction, and no circles, annotations and imports inside functions included.
+
+The rooms of a plugin have their order in test_plugin_rooms.py.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+import re
 
 import pytest
+from import_graph import IMPORTS, MODULES, PACKAGES, circles, package_of
 
-import gemmhub
-
-ROOT = Path(gemmhub.__file__).parent
+ROOT = PACKAGES["gemmhub"]
+CORE = [module for module in MODULES if package_of(module) == "gemmhub"]
 LAYERS = (
     # The public words, and what they are printed, read and computed with.
     {"_base", "accuracy", "backend", "buckets", "capability", "config", "dtypes", "epilogues", "errors", "hookspecs",
      "layout", "operands", "packed", "problem", "verdict"},
-    {"array_library", "kit", "lowering", "records"},
+    {"array_library", "kit", "lowering"},
     {"_arrays", "numpy_backend"},
     {"_choice"},
     {"_call"},
     {"_check"},
     {"_measure"},
-    {"api"},
+    {"api", "registration"},
     {"_doors"},
-    {"gemmhub", "torch", "jax", "numpy", "distributed", "testing", "_measure.bench", "_measure.contenders"},
+    {"gemmhub", "torch", "jax", "numpy", "distributed", "testing"},
     {"cli", "__main__"},
 )  # fmt: skip
-"""The lowest first. A module may import from its own layer and those below; one named here is not of its folder's."""
-
-
-def modules() -> dict[str, Path]:
-    """Every module, without those that are only old names of others."""
-    found = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = path.relative_to(ROOT.parent).with_suffix("").parts
-        if "_moved" not in parts:
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
-    """The modules of gemmhub that a file imports, wherever it does so."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                if full in known:
-                    yield full
-                elif node.module in known:
-                    yield node.module
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
+"""The lowest first. A module may import from its own layer and those below."""
 
 
 def layer(module: str) -> int:
@@ -62,46 +40,57 @@ def layer(module: str) -> int:
     raise AssertionError(f"{module} is in no layer: list it")
 
 
-KNOWN = modules()
-IMPORTS = {module: sorted(set(imported(path, KNOWN)) - {module}) for module, path in KNOWN.items()}
-
-
-@pytest.mark.parametrize("module", KNOWN)
+@pytest.mark.parametrize("module", CORE)
 def test_a_module_imports_from_its_layer_and_those_below(module):
-    above = [x for x in IMPORTS[module] if layer(x) > layer(module)]
+    above = [x for x in IMPORTS[module] if package_of(x) != "gemmhub" or layer(x) > layer(module)]
     assert not above
 
 
-def circles(imports: dict[str, list[str]]) -> list[list[str]]:
-    """Groups of modules that import one another (Tarjan's strongly connected components)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found = []
-
-    def visit(module: str) -> None:
-        index[module] = low[module] = len(index)
-        stack.append(module)
-        for other in imports[module]:
-            if other not in index:
-                visit(other)
-                low[module] = min(low[module], low[other])
-            elif other in stack:
-                low[module] = min(low[module], index[other])
-        if low[module] == index[module]:
-            at = stack.index(module)
-            found.append(stack[at:])
-            del stack[at:]
-
-    for module in imports:
-        if module not in index:
-            visit(module)
-    return [group for group in found if len(group) > 1]
-
-
 def test_no_modules_import_one_another():
+    """Neither within a package nor across packages."""
     assert circles(IMPORTS) == []
     assert circles({"a": ["b"], "b": ["c"], "c": ["a"]}) == [["a", "b", "c"]]  # so that they would be found
+
+
+def test_no_folders_of_a_plugin_import_one_another():
+    rooms: dict[str, set[str]] = {}
+    for module, others in IMPORTS.items():
+        if package_of(module) != "gemmhub":
+            room = ".".join(module.split(".")[:2])
+            reached = {".".join(x.split(".")[:2]) for x in others if package_of(x) == package_of(module)}
+            rooms.setdefault(room, set()).update(reached - {room})
+    assert circles(rooms) == []
+
+
+PLUGINS = sorted(PACKAGES.keys() - {"gemmhub"})
+FOR_PLUGINS = (
+    *(name for name in LAYERS[0] if not name.startswith("_")), "array_library", "kit", "lowering", "numpy_backend",
+    "testing",
+    "cli.build", "cli.doctor_advice", "cli.doctor_report",  # what entry points of a plugin return
+    "_base.evicting",  # bounded tables
+    "_choice.registry",  # gemmhub_musa.doctor reports on the backends of other plugins
+)  # fmt: skip
+"""Modules and folders of the core from which a plugin may import; from ``gemmhub`` itself, its version."""
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_plugin_imports_what_the_core_has_for_plugins(plugin):
+    allowed = {"gemmhub", *(f"gemmhub.{name}" for name in FOR_PLUGINS)}
+
+    def may_import(module: str) -> bool:
+        return module in allowed or any(module.startswith(f"{name}.") for name in allowed - {"gemmhub"})
+
+    used = {x for module, others in IMPORTS.items() if package_of(module) == plugin for x in others}
+    assert not [x for x in sorted(used) if package_of(x) == "gemmhub" and not may_import(x)]
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_plugin_depends_on_the_distributions_that_it_imports(plugin):
+    metadata = (PACKAGES[plugin].parent / "pyproject.toml").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^dependencies = \[(.*?)\]", metadata, re.MULTILINE | re.DOTALL)
+    named = {name.replace("-", "_") for name in re.findall(r'"([\w-]+)', line)}
+    used = {package_of(x) for module, others in IMPORTS.items() if package_of(module) == plugin for x in others}
+    assert used - {plugin} <= named
 
 
 def test_rooms_of_the_library_itself_have_an_underscore():
@@ -110,9 +99,9 @@ def test_rooms_of_the_library_itself_have_an_underscore():
     assert folders == {"cli", "kit", "numpy_backend", "testing"}
 
 
-@pytest.mark.parametrize("module", KNOWN)
+@pytest.mark.parametrize("module", CORE)
 def test_the_first_line_of_a_module_is_a_sentence(module):
-    text = ast.get_docstring(ast.parse(KNOWN[module].read_text(encoding="utf-8")))
+    text = ast.get_docstring(ast.parse(MODULES[module].read_text(encoding="utf-8")))
     first = (text or "").partition("\n\n")[0]
     assert first.endswith(".")
     assert first[0].isupper() or first[0] in '`"'

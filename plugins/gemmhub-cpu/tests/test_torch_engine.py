@@ -17,10 +17,9 @@ from gemmhub_cpu.backend import CpuBackend
 from gemmhub_cpu.probe import Machine
 
 import gemmhub
-from gemmhub import records
 from gemmhub._call.describe import describe
 from gemmhub._call.options import request
-from gemmhub._choice import registry
+from gemmhub._choice import records, registry
 from gemmhub.problem import GemmProblem
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -101,7 +101,7 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
     if refusal is not None:
         return refusal
     problem = fold_batch(problem) or problem
-    calls = lowering.readings(problem, "col")
+    calls = lowering.equivalent_calls(problem, "col")
     call = calls if isinstance(calls, Refusal) else lowering.with_bias(calls, problem, "the library")
     if isinstance(call, Refusal):
         return call

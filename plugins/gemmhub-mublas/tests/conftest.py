@@ -11,6 +11,8 @@ import os
 import pytest
 from gemmhub_musa import sdk
 
+pytestmark = pytest.mark.compiler
+
 SDK = os.environ.get("GEMMHUB_TEST_MUSA_SDK", "4.3")
 
 

@@ -62,7 +62,7 @@ def test_registered():
     """The entry point's module describes both backends."""
     (point,) = [x for x in importlib.metadata.entry_points(group="gemmhub") if x.name == "mublas"]
     found = point.load().gemmhub_backends()
-    assert [(x.name, x.device_kinds, x.contract) for x in found] == [
+    assert [(x.name, x.device_types, x.contract) for x in found] == [
         ("mublas", ("musa",), 2),
         ("mublaslt", ("musa",), 2),
     ]

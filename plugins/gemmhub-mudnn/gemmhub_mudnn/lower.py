@@ -104,7 +104,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     if refusal is not None:
         return refusal
     problem = fold_batch(problem) or problem
-    calls = lowering.readings(problem, "row")
+    calls = lowering.equivalent_calls(problem, "row")
     if isinstance(calls, Refusal):
         return calls
     call = lowering.with_bias(sorted(calls, key=lambda call: call.swapped), problem, "muDNN")

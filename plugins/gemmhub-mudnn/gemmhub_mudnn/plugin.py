@@ -16,4 +16,4 @@ def _load() -> Backend:
 def gemmhub_backends() -> list[BackendDescription]:
     summary = "muDNN on Moore Threads GPUs: float16, bfloat16 and float32, with bias"
     variables = ("GEMMHUB_MCC",)
-    return [BackendDescription("mudnn", _load, summary, device_kinds=("musa",), contract=2, variables=variables)]
+    return [BackendDescription("mudnn", _load, summary, device_types=("musa",), contract=2, variables=variables)]

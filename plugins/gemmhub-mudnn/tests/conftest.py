@@ -17,6 +17,8 @@ import pytest
 import gemmhub
 from gemmhub.kit import native
 
+pytestmark = pytest.mark.compiler
+
 GENERATION = os.environ.get("GEMMHUB_TEST_MUSA_SDK", "4.3")
 
 

@@ -150,5 +150,5 @@ def test_the_plugin_describes_one_backend():
     from gemmhub_mudnn import plugin
 
     (description,) = plugin.gemmhub_backends()
-    assert (description.name, description.device_kinds, description.contract) == ("mudnn", ("musa",), 2)
+    assert (description.name, description.device_types, description.contract) == ("mudnn", ("musa",), 2)
     assert isinstance(description.load(), MudnnBackend)

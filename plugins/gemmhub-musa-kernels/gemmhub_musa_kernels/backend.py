@@ -12,7 +12,7 @@ from gemmhub.backend import Array, Candidate, Kernel, Offer
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels import choose, copies, library, model, packed, proof, source
+from gemmhub_musa_kernels import choose, copies, library, model, packed, proof, sources
 from gemmhub_musa_kernels.launch import copier_of, prepared
 from gemmhub_musa_kernels.lower import Gemm, lowered
 from gemmhub_musa_kernels.probe import Machine, look, ready
@@ -22,7 +22,7 @@ class MusaKernelsBackend(MusaBackend[Machine, Gemm, choose.Candidate]):
     """Handwritten kernels for Moore Threads GPUs."""
 
     name = library.NAME
-    takes = source.TAKES
+    takes = sources.TAKES
 
     def __init__(self, look: Callable[[], Machine | Absent] = look) -> None:
         """Tests pass another function that looks at the machine."""

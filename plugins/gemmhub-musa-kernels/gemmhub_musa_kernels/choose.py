@@ -8,13 +8,10 @@ from math import ceil
 from gemmhub.dtypes import DType
 from gemmhub_musa_kernels.copies import REACH
 from gemmhub_musa_kernels.lower import Gemm
+from gemmhub_musa_kernels.sources import PIPELINED, SCALAR, WARP, WMMA
 
-WARP = {"mp_21": 128, "mp_22": 128, "mp_31": 32}
-"""Threads of a hardware warp, by the architectures that the kernels support."""
 _EDGE = {128: 32, 32: 16}
 """Rows and columns of the pipelined kernel's fragments, by warp."""
-SCALAR, WMMA, PIPELINED = "scalar", "wmma", "pipelined"
-"""Kernels, by the names of their files."""
 _VECTOR = 8
 """16-bit elements in 16 bytes."""
 

@@ -17,7 +17,7 @@ from gemmhub_musa_kernels.lower import Gemm, pitch
 from gemmhub_musa_kernels.packed import PackedMatrix
 from gemmhub_musa_kernels.parameters import Parameters, copied, parameters
 from gemmhub_musa_kernels.probe import Machine
-from gemmhub_musa_kernels.source import TRANSPOSE
+from gemmhub_musa_kernels.sources import TRANSPOSE
 
 _LINE = 256
 

@@ -14,10 +14,9 @@ from gemmhub_musa.sdk import Sdk
 from gemmhub.capability import Refusal
 from gemmhub.errors import KernelError
 from gemmhub.kit import locks
-from gemmhub_musa_kernels import source
-from gemmhub_musa_kernels.choose import PIPELINED
+from gemmhub_musa_kernels import sources
 from gemmhub_musa_kernels.parameters import Parameters
-from gemmhub_musa_kernels.source import TRANSPOSE
+from gemmhub_musa_kernels.sources import PIPELINED, TRANSPOSE
 
 NAME = "musa-kernels"
 
@@ -100,8 +99,8 @@ class Libraries:
     def build(self, file: str, arch: str, defines: tuple[str, ...]) -> Path | Refusal:
         """Return the file of a library, compiled where the cache has none. Nothing is loaded."""
         return compile_mu(
-            source.text(file), self._sdk, arch, name=f"gemm_{file}_{arch}", flags=defines, include=(source.KERNELS,),
-            depends=(source.HEADER,),
+            sources.text(file), self._sdk, arch, name=f"gemm_{file}_{arch}", flags=defines, include=(sources.KERNELS,),
+            depends=(sources.HEADER,),
         )  # fmt: skip
 
     def _load(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:

@@ -7,7 +7,7 @@ cards there are no rates, and no estimate.
 from __future__ import annotations
 
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, WMMA
+from gemmhub_musa_kernels.sources import PIPELINED, SCALAR, WMMA
 
 LAUNCH = 6.3e-6
 """Seconds for a launch, as published for the S5000."""

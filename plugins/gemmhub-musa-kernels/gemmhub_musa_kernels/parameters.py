@@ -6,7 +6,7 @@ from ctypes import Structure, c_float, c_int, c_longlong, c_void_p
 from dataclasses import replace
 
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels import source
+from gemmhub_musa_kernels import sources
 from gemmhub_musa_kernels.lower import BATCH_DIMS, Gemm, Strides, pitch
 
 TYPES = {"float16": 0, "bfloat16": 1, "float32": 2}
@@ -52,7 +52,7 @@ def parameters(gemm: Gemm, problem: GemmProblem) -> Parameters:
             setattr(made, f"{name}_row", strides.row)
             setattr(made, f"{name}_col", strides.col)
             getattr(made, f"batch_{name}")[: len(strides.batch)] = strides.batch
-    made.activation = source.number(problem.activation)
+    made.activation = sources.number(problem.activation)
     if problem.c is not None:
         made.c_type = TYPES[problem.c.dtype.name]
     if problem.bias is not None:

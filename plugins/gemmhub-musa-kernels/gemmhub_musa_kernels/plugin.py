@@ -19,7 +19,7 @@ def gemmhub_backends() -> list[BackendDescription]:
             "musa-kernels",
             _load,
             "handwritten kernels for Moore Threads GPUs: float16, bfloat16; any strides, epilogue and batch",
-            device_kinds=("musa",),
+            device_types=("musa",),
             contract=2,
             variables=("GEMMHUB_MCC",),
         )

@@ -8,8 +8,8 @@ from gemmhub_musa.probe import Devices
 from gemmhub_musa.runtime import MULTIPROCESSORS, SHARED_PER_BLOCK, MusaError
 
 from gemmhub.capability import Absent, Ready, Refusal
-from gemmhub_musa_kernels.choose import WARP
 from gemmhub_musa_kernels.library import Libraries
+from gemmhub_musa_kernels.sources import WARP
 
 VERSION = "1"
 """The version of the kernels in tuning records; raise it whenever their speed may have changed."""

@@ -17,7 +17,7 @@ from gemmhub_musa_kernels.choose import Candidate
 from gemmhub_musa_kernels.launch import copier_of, prepared
 from gemmhub_musa_kernels.lower import lowered, pitch
 from gemmhub_musa_kernels.probe import Machine
-from gemmhub_musa_kernels.source import TRANSPOSE
+from gemmhub_musa_kernels.sources import TRANSPOSE
 
 _K, _N = 37, 45
 """Sizes of the matrix that the copier is tried on: they fit no tile."""

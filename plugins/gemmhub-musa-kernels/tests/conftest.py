@@ -14,6 +14,8 @@ from simulator import Simulator, sdk_of
 import gemmhub
 from gemmhub.kit import native
 
+pytestmark = pytest.mark.emulator
+
 SDK = os.environ.get("GEMMHUB_TEST_MUSA_SDK", "4.3")
 INSTALLED = SDK == "installed"
 

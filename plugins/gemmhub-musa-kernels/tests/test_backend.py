@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gemmhub_musa import Array, from_numpy
 from gemmhub_musa.testing import MusaMemory, Operands, interrupted, nested_products, per_thread_products
-from gemmhub_musa_kernels import choose, copies, model
+from gemmhub_musa_kernels import choose, copies, model, sources
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
 from gemmhub_musa_kernels.library import NAME
 from gemmhub_musa_kernels.lower import lowered
@@ -257,7 +257,7 @@ def test_orders_of_addition(backend):
     assert {x.order for x in turned.candidates}.isdisjoint(orders.values())
 
 
-@pytest.mark.parametrize("name", [f"{choose.PIPELINED}-128x128x32-2x2warps", choose.WMMA, choose.SCALAR])
+@pytest.mark.parametrize("name", [f"{sources.PIPELINED}-128x128x32-2x2warps", sources.WMMA, sources.SCALAR])
 def test_an_order_gives_the_same_bits_for_any_m_n_and_batch(backend, name):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((2, 150, 77), (2, 77, 140)))

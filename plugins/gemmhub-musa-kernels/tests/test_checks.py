@@ -8,11 +8,11 @@ import re
 import pytest
 from gemmhub_musa.compile import compile_mu
 from gemmhub_musa.guard import Cleared
-from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, USUAL, WMMA, Candidate, Tile, defines
+from gemmhub_musa_kernels.choose import USUAL, Candidate, Tile, defines
 from gemmhub_musa_kernels.launch import Product
 from gemmhub_musa_kernels.library import Library
 from gemmhub_musa_kernels.lower import lowered
-from gemmhub_musa_kernels.source import KERNELS, text
+from gemmhub_musa_kernels.sources import KERNELS, PIPELINED, SCALAR, WMMA, text
 from simulator import Bench, problem
 
 from gemmhub.capability import Refusal

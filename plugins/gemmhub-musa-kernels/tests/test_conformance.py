@@ -9,9 +9,9 @@ import pytest
 from gemmhub_musa.testing import MusaMemory
 from gemmhub_musa_kernels import backend as module
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
-from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, WMMA
 from gemmhub_musa_kernels.copies import worthwhile
 from gemmhub_musa_kernels.lower import OPERANDS
+from gemmhub_musa_kernels.sources import PIPELINED, SCALAR, WMMA
 
 from conftest import INSTALLED
 from gemmhub.capability import Refusal

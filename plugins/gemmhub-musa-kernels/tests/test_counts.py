@@ -6,7 +6,8 @@ import json
 from math import ceil
 
 import pytest
-from gemmhub_musa_kernels.choose import PIPELINED, USUAL, Candidate
+from gemmhub_musa_kernels.choose import USUAL, Candidate
+from gemmhub_musa_kernels.sources import PIPELINED
 from simulator import Bench, problem
 
 from benchmarks.pages import tables

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from gemmhub_musa.testing import MusaMemory
-from gemmhub_musa_kernels import source
+from gemmhub_musa_kernels import sources
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
 
 from gemmhub.testing import check
@@ -35,12 +35,12 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda name: name.replace(" ", "-"))
 def test_a_case_fails(fault, sim, monkeypatch, tmp_path):
     file, old, new, shows = FAULTS[fault]
-    folder = shutil.copytree(source.KERNELS, tmp_path / "kernels")
+    folder = shutil.copytree(sources.KERNELS, tmp_path / "kernels")
     text = (folder / file).read_text()
     assert text.count(old) == 1
     (folder / file).write_text(text.replace(old, new))
-    monkeypatch.setattr(source, "KERNELS", folder)
-    monkeypatch.setattr(source, "HEADER", folder / "gemm.h")
+    monkeypatch.setattr(sources, "KERNELS", folder)
+    monkeypatch.setattr(sources, "HEADER", folder / "gemm.h")
     # The backend's own proof sees some of the faults, and so hides whether the cases do.
     monkeypatch.setattr(MusaKernelsBackend, "_proof", lambda self, problem, candidate: None)
     backend, failed = MusaKernelsBackend(), []

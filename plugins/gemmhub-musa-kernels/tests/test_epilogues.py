@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from gemmhub_musa import from_numpy
 from gemmhub_musa.testing import operand
-from gemmhub_musa_kernels import source
+from gemmhub_musa_kernels import sources
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
-from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, WMMA
+from gemmhub_musa_kernels.sources import PIPELINED, SCALAR, WMMA
 from simulator import problem
 
 from conftest import INSTALLED
@@ -44,7 +44,7 @@ def ended(backend, kernel, activation, x, expected):
 
 
 @pytest.mark.parametrize("kernel", [PIPELINED, WMMA, SCALAR])
-@pytest.mark.parametrize("activation", source.activations())
+@pytest.mark.parametrize("activation", sources.activations())
 def test_every_activation_is_within_its_bound(sim, backend, kernel, activation):
     for columns in (32, 9):  # in vectors, and one by one
         expected = []
@@ -68,7 +68,7 @@ def test_a_new_epilogue_takes_its_object_and_its_name(sim, monkeypatch):
     monkeypatch.setitem(EPILOGUES, "tanh", added)
     refused = answer(MusaKernelsBackend(), problem(16, 16, 8, activation="tanh"))
     assert refused.reason == "it has no activation tanh"
-    monkeypatch.setitem(source.TAKES, "activation", source.TAKES["activation"] | {"tanh"})
+    monkeypatch.setitem(sources.TAKES, "activation", sources.TAKES["activation"] | {"tanh"})
     backend = MusaKernelsBackend()
     assert backend.probe()
     for kernel in (PIPELINED, WMMA, SCALAR):

@@ -17,11 +17,11 @@ from gemmhub_musa import workspace
 from gemmhub_musa.compile import compile_mu
 from gemmhub_musa.guard import Cleared
 from gemmhub_musa.runtime import TO_DEVICE, MusaError
-from gemmhub_musa_kernels.choose import PIPELINED, Candidate, Tile, defines
+from gemmhub_musa_kernels.choose import Candidate, Tile, defines
 from gemmhub_musa_kernels.launch import Product
 from gemmhub_musa_kernels.library import Library
 from gemmhub_musa_kernels.lower import lowered
-from gemmhub_musa_kernels.source import HEADER, text
+from gemmhub_musa_kernels.sources import HEADER, PIPELINED, text
 from simulator import Bench, problem, stored, whole
 
 from gemmhub.capability import Device, Refusal

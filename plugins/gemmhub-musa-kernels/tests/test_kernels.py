@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from gemmhub_musa_kernels.choose import OTHERS, PIPELINED, SCALAR, SMALL, USUAL, WMMA, Candidate, Tile
+from gemmhub_musa_kernels.choose import OTHERS, SMALL, USUAL, Candidate, Tile
 from gemmhub_musa_kernels.lower import lowered
+from gemmhub_musa_kernels.sources import PIPELINED, SCALAR, WMMA
 from simulator import Bench, problem
 
 SCHEDULES = [

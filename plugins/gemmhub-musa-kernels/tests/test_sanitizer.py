@@ -18,7 +18,7 @@ from conftest import INSTALLED
 
 _PRODUCTS = """
 from gemmhub_musa.testing import MusaMemory
-from gemmhub_musa_kernels.choose import PIPELINED, SCALAR, WMMA
+from gemmhub_musa_kernels.source import PIPELINED, SCALAR, WMMA
 from test_conformance import Restricted, _chosen
 from gemmhub.testing import check
 

@@ -15,6 +15,9 @@ from gemmhub_musa_sim.cuda import gpu, nvcc
 from gemmhub.capability import Refusal
 
 pytest.importorskip("gemmhub_musa")
+
+pytestmark = pytest.mark.device
+
 GPU = gpu.capability()
 if isinstance(GPU, Refusal):
     pytest.skip(GPU.reason, allow_module_level=True)

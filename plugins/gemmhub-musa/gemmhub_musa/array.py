@@ -183,7 +183,7 @@ class MusaArrays(DeviceArrays):
         memory = self._memory(prod(shape) * dtype.itemsize, shape, dtype)
         return Array(Pointer(memory, memory.address), dtype, tuple(shape), dense_strides(shape, dtype.itemsize))
 
-    def twin(self, x: DeviceView) -> Array:
+    def empty_strided_like(self, x: DeviceView) -> Array:
         first, span = reach(x)
         skew = (x.address - first) % 256  # aligned as x is
         memory = self._memory(span + skew, x.shape, x.dtype)
@@ -191,7 +191,7 @@ class MusaArrays(DeviceArrays):
 
     def clone(self, x: Array | DeviceView) -> Array:
         native = x if isinstance(x, DeviceView) else self.view(x, "x")
-        twin = self.twin(native)
+        twin = self.empty_strided_like(native)
         first, span = reach(native)
         with self.runtime.device(self.device.index):
             self.runtime.memcpy_async(

@@ -31,7 +31,7 @@ _OPEN, _SYMBOL, _CALL, _RETURN, _IDLE, _PING = range(1, 7)
 _RESULT, _GROW = range(2)
 _WORD, _BLOCK, _CALLBACK = range(3)
 _MASK = 2**64 - 1
-_MOST = 24
+_MAX_ENTRIES = 24
 """Arguments of a function."""
 _MOST_CALLBACKS = 16
 _ENDS = 5.0
@@ -165,8 +165,8 @@ class Child(Loader):
         """Call a function; return its result as a word, and the text that this points to where that is asked for."""
         if self.failure or self._waiting or self._owner != threading.get_ident():
             return 0, b""
-        if len(arguments) > _MOST:
-            raise TypeError(f"{len(arguments)} arguments: {_MOST} are allowed")
+        if len(arguments) > _MAX_ENTRIES:
+            raise TypeError(f"{len(arguments)} arguments: {_MAX_ENTRIES} are allowed")
         message, blocks = [struct.pack("=QQQQ", _CALL, address, returns_text, len(arguments))], []
         for argument in arguments:
             block = _block(argument)

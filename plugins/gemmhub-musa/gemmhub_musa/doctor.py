@@ -296,7 +296,7 @@ def _copies(index: int) -> Callable[[], str]:
 
 def _backends() -> Iterator[Finding]:
     for entry in registry():
-        if "musa" not in entry.device_kinds:
+        if "musa" not in entry.device_types:
             continue
         answer = entry.get()
         if isinstance(answer, Refusal):
@@ -314,7 +314,7 @@ def _backends() -> Iterator[Finding]:
 def _products(machine: Machine) -> Iterator[Finding]:
     for entry in registry():
         answer = entry.get()
-        if "musa" in entry.device_kinds and not isinstance(answer, Refusal):
+        if "musa" in entry.device_types and not isinstance(answer, Refusal):
             yield from _products_of(machine, *answer)
 
 

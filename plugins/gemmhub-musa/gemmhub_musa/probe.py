@@ -34,7 +34,7 @@ class Devices:
 
     def refusal(self, device: Device) -> Refusal | None:
         """Return why operands on ``device`` cannot be multiplied here; None where they can."""
-        if device.kind == "musa" and device.index in self.usable:
+        if device.type == "musa" and device.index in self.usable:
             return None
         return Refusal(f"the operands are on {device}", f"copy them to {' or '.join(map(str, self.devices))}")
 

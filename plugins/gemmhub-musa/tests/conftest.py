@@ -16,6 +16,8 @@ import gemmhub
 from gemmhub.kit import native
 from gemmhub.kit.native import Recipe, cache
 
+pytestmark = pytest.mark.compiler
+
 HERE = Path(__file__).parent
 MUSA = (*sdk.VARIABLES, "GEMMHUB_MCC", "CXX", "LD_LIBRARY_PATH")
 

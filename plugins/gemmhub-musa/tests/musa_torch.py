@@ -135,6 +135,7 @@ def build():
         x._version += 1
 
     torch.autograd = types.SimpleNamespace(graph=types.SimpleNamespace(increment_version=increment_version))
+    torch.nn = types.SimpleNamespace(Parameter=type("Parameter", (Tensor,), {}))
     torch.inference_mode = lambda enabled=True: nullcontext()
     torch.tensor = lambda x, index=0: Tensor(array.from_numpy(x, index), kinds[x.dtype])
     torch.Tensor, torch.device, torch.OutOfMemoryError = Tensor, device, OutOfMemoryError

@@ -70,7 +70,7 @@ print(runtime.machine().versions["device"])
 
 def test_the_command_line_reaches_the_arrays(musa):
     code = """
-from gemmhub._arrays import by_name as devices
+from gemmhub.cli import by_name as devices
 from gemmhub_musa import Array
 arrays = devices.arrays_for("musa:1")
 x = np.arange(6, dtype=np.float32).reshape(2, 3)

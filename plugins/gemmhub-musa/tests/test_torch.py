@@ -93,7 +93,7 @@ def test_tensors_and_arrays_do_not_mix(torch, backend):
 
 
 def test_the_command_line_finds_the_devices(torch):
-    from gemmhub._arrays import by_name
+    from gemmhub.cli import by_name
 
     torch.musa.get_device_name = lambda index: "MTT S4000"
     (found,) = [status for status in by_name.library_statuses() if status.library == "torch"]

@@ -13,11 +13,11 @@ from gemmhub.backend import BASIC, Candidate, Imported, Kernel, Offer
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub.problem import GemmProblem
 from gemmhub_mutlass import lower, model, probe, profiler, proof
-from gemmhub_mutlass.choose import Configuration, configurations
 from gemmhub_mutlass.launch import Gemm, NotImplementableError
 from gemmhub_mutlass.library import Library
 from gemmhub_mutlass.lower import Lowered
 from gemmhub_mutlass.probe import Machine
+from gemmhub_mutlass.variants import Configuration, configurations
 
 _MAX_TILES = 65535
 """Largest number of tiles along N: they are the second dimension of a launch's grid."""

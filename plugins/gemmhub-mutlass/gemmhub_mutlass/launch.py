@@ -6,10 +6,10 @@ from typing import Any
 
 from gemmhub.errors import BackendError, KernelError
 from gemmhub.problem import GemmProblem
-from gemmhub_mutlass.choose import Configuration
 from gemmhub_mutlass.library import Call, Library, call_of
 from gemmhub_mutlass.lower import Lowered
 from gemmhub_mutlass.probe import Machine
+from gemmhub_mutlass.variants import Configuration
 
 
 class NotImplementableError(BackendError):

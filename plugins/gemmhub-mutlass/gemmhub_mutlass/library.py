@@ -16,10 +16,10 @@ from gemmhub_musa.sdk import Sdk
 from gemmhub.capability import Refusal
 from gemmhub.kit import locks
 from gemmhub_mutlass import sources
-from gemmhub_mutlass.choose import Configuration
 from gemmhub_mutlass.installation import Mutlass
 from gemmhub_mutlass.lower import Form
 from gemmhub_mutlass.sources import LONG, SHORT
+from gemmhub_mutlass.variants import Configuration
 
 PATIENCE = 600.0
 """Seconds for one compilation; half a minute is usual."""

@@ -13,7 +13,7 @@ from gemmhub.capability import Refusal
 from gemmhub.layout import MatrixLayout
 from gemmhub.lowering import BatchDim, fold_batch
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub_mutlass.choose import SIMT, TENSOR, TF32, VECTOR_BYTES
+from gemmhub_mutlass.variants import SIMT, TENSOR, TF32, VECTOR_BYTES
 
 LARGEST = 2**31 - 1
 """Largest size: sizes are C ints."""
@@ -108,7 +108,7 @@ def maths(problem: GemmProblem, arch: str) -> tuple[str, ...] | Refusal:
 def lowered(problem: GemmProblem) -> Lowered | Refusal:
     """Return the lowered form of ``problem``, whose result has elements, or a refusal."""
     problem = fold_batch(problem) or problem
-    calls = lowering.readings(problem, "row")
+    calls = lowering.equivalent_calls(problem, "row")
     if isinstance(calls, Refusal):
         return calls
     found: list[Lowered] = []

@@ -7,8 +7,8 @@ take half a minute to compile, is not tried untuned where an installed library c
 
 from __future__ import annotations
 
-from gemmhub_mutlass.choose import SIMT, TF32, Configuration
 from gemmhub_mutlass.lower import Lowered
+from gemmhub_mutlass.variants import SIMT, TF32, Configuration
 
 LAUNCH = 1e-5
 """Seconds for a launch, host time included."""

@@ -19,7 +19,7 @@ def gemmhub_backends() -> list[BackendDescription]:
             "mutlass",
             _load,
             "MUTLASS on Moore Threads GPUs: its collective builders, compiled on first use; needs MUTLASS_HOME",
-            device_kinds=("musa",),
+            device_types=("musa",),
             contract=2,
             variables=("GEMMHUB_MCC",),
         )

@@ -9,9 +9,9 @@ from gemmhub_musa.probe import Devices
 
 from gemmhub.capability import Absent, Device, Ready, Refusal
 from gemmhub_mutlass import installation
-from gemmhub_mutlass.choose import ARCHITECTURES
 from gemmhub_mutlass.installation import Mutlass
 from gemmhub_mutlass.library import Kernels
+from gemmhub_mutlass.variants import ARCHITECTURES
 
 
 class Machine(Devices):
@@ -31,7 +31,7 @@ class Machine(Devices):
 
     def refusal(self, device: Device) -> Refusal | None:
         """Return why operands on ``device`` cannot be multiplied here: also that MUTLASS has no kernels for it."""
-        present = device.kind == "musa" and device.index < self.count
+        present = device.type == "musa" and device.index < self.count
         return (self.unsuited(device.index) if present else None) or super().refusal(device)
 
     def unsuited(self, index: int) -> Refusal | None:

@@ -20,7 +20,7 @@ from gemmhub.dtypes import PRECISIONS, as_dtype, compute_dtype
 from gemmhub.layout import MatrixLayout
 from gemmhub.operands import Operand, Operands
 from gemmhub.problem import GemmProblem
-from gemmhub_mutlass.choose import SIMT, TENSOR, TF32, Configuration
+from gemmhub_mutlass.variants import SIMT, TENSOR, TF32, Configuration
 
 _DTYPES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "float32", "s8": "int8", "s32": "int32",

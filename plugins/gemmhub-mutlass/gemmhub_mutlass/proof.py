@@ -15,9 +15,9 @@ from gemmhub.backend import Kernel
 from gemmhub.capability import Refusal
 from gemmhub.problem import GemmProblem
 from gemmhub_mutlass import lower
-from gemmhub_mutlass.choose import SIMT, TF32, Configuration
 from gemmhub_mutlass.launch import Gemm, NotImplementableError
 from gemmhub_mutlass.probe import Machine
+from gemmhub_mutlass.variants import SIMT, TF32, Configuration
 
 ROOM = 2**23
 """Bytes that a proof may need on the device."""

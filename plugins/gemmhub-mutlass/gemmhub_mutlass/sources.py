@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gemmhub_mutlass.choose import SIMT, TF32, Configuration
+from gemmhub_mutlass.variants import SIMT, TF32, Configuration
 
 FOLDER = Path(__file__).parent / "kernels"
 TEMPLATE = FOLDER / "gemm.h"

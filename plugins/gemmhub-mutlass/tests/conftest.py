@@ -16,6 +16,8 @@ from gemmhub_musa import sdk
 
 from gemmhub.kit import native
 
+pytestmark = pytest.mark.emulator
+
 SDK = os.environ.get("GEMMHUB_TEST_MUSA_SDK", "4.3")
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import cutlass_home
 import pytest
 from gemmhub_mutlass import sources
-from gemmhub_mutlass.choose import TENSOR, configurations
+from gemmhub_mutlass.variants import TENSOR, configurations
 
 from gemmhub.capability import Refusal
 from gemmhub.kit import native

@@ -227,7 +227,7 @@ def test_float32_is_refused_where_only_tf32_is_there(precision):
 
 
 def test_itemsizes_are_those_of_the_dtypes():
-    from gemmhub_mutlass.choose import configurations
+    from gemmhub_mutlass.variants import configurations
 
     for dtype in ("float16", "bfloat16", "float32", "int8"):
         first = next(configurations("mp_22", ("tensor",), dtype, "float32", False, False, True, True))

@@ -13,7 +13,7 @@ import pytest
 from gemmhub_mutlass.backend import MutlassBackend
 
 import gemmhub
-from gemmhub import records
+from gemmhub._choice import records
 from gemmhub.capability import Device, Refusal
 from gemmhub.dtypes import PRECISIONS
 

@@ -91,7 +91,7 @@ __device__ __forceinline__ float normal_weighted(float x) {
   return x == -INFINITY ? 0.0f : 0.5f * x * (1.0f + erff(0.70710678118654752f * x));
 }
 
-// source.py generates its definition, of these expressions. NAN where a number has none.
+// sources.py generates its definition, of these expressions. NAN where a number has none.
 __device__ __forceinline__ float activated(float x, int activation);
 
 __device__ __forceinline__ float element(const void* base, int type, long long at) {

@@ -6,8 +6,8 @@ import re
 
 import pytest
 from gemmhub_mutlass import sources
-from gemmhub_mutlass.choose import SIMT, TENSOR, TF32, configurations, tiles
 from gemmhub_mutlass.sources import LONG, SHORT
+from gemmhub_mutlass.variants import SIMT, TENSOR, TF32, configurations, tiles
 
 
 def configuration(math=TENSOR, dtype="float16", result="float32", arch="mp_22", tile=0, **changes):

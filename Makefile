@@ -29,6 +29,7 @@ SLOW := $(patsubst %,tests/test_%.py,accuracy decision errors locks memory_failu
 CORE := $(FAST) $(filter-out $(SLOW),$(wildcard tests/test_*.py)) tests/devices
 test-fast: $(STAMP) $(KERNELS)/.installed
 	$(BIN)/python -m pytest $(CORE)
+	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-nvidia/tests
 	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-cuda/tests/test_lower.py
 	$(KERNELS)/bin/python -m pytest $(FAST) plugins/gemmhub-hopper/tests/test_lower.py
 
@@ -44,6 +45,7 @@ test-core: $(STAMP)
 
 test-plugins: $(PLUGINS)/.installed
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cpu/tests
+	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-nvidia/tests
 	$(PLUGINS)/bin/python -m pytest plugins/gemmhub-cublas/tests
 
 # The kernels compile by NVRTC, and run on an emulator built by g++.
@@ -55,7 +57,7 @@ test-hopper: $(KERNELS)/.installed
 
 # Users of torch, JAX and Dask, on the CPU.
 test-doors: $(DOORS)/.installed
-	$(DOORS)/bin/python -m pytest tests/doors tests/test_torch.py tests/test_torch_guard.py tests/test_docstring_examples.py \
+	$(DOORS)/bin/python -m pytest tests/doors tests/test_torch.py tests/test_docstring_examples.py \
 		docs/torch.md docs/jax.md docs/dask.md docs/many-devices.md docs/tutorials docs/how-to
 
 # One process a plugin: a process loads one MUSA installation.
@@ -107,19 +109,22 @@ $(PLAIN)/.installed: pyproject.toml
 # Plugins have an environment of their own: the core's tests must see the core alone. gemmhub-cpu is installed as a wheel,
 # so that the tests run the compiled files that it ships.
 SHIPPED := $(shell find plugins/gemmhub-cpu -name "*.py" -o -name "*.cpp" -o -name "*.h")
-$(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml plugins/gemmhub-cublas/pyproject.toml $(SHIPPED)
+$(PLUGINS)/.installed: pyproject.toml plugins/gemmhub-cpu/pyproject.toml plugins/gemmhub-nvidia/pyproject.toml \
+		plugins/gemmhub-cublas/pyproject.toml $(SHIPPED)
 	$(PYTHON) -m venv $(PLUGINS)
 	$(PLUGINS)/bin/python -m pip install --quiet --upgrade pip
-	$(PLUGINS)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-cublas[test]"
+	$(PLUGINS)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-nvidia[test]" \
+		-e "plugins/gemmhub-cublas[test]"
 	$(PLUGINS)/bin/python -m pip install --quiet --force-reinstall --no-deps plugins/gemmhub-cpu
 	$(PLUGINS)/bin/python -m pip install --quiet "gemmhub-cpu[numkong,test]"
 	touch $@
 
-$(KERNELS)/.installed: pyproject.toml plugins/gemmhub-cuda/pyproject.toml plugins/gemmhub-hopper/pyproject.toml
+$(KERNELS)/.installed: pyproject.toml plugins/gemmhub-nvidia/pyproject.toml plugins/gemmhub-cuda/pyproject.toml \
+		plugins/gemmhub-hopper/pyproject.toml
 	$(PYTHON) -m venv $(KERNELS)
 	$(KERNELS)/bin/python -m pip install --quiet --upgrade pip
-	$(KERNELS)/bin/python -m pip install --quiet -e ".[test]" -e "plugins/gemmhub-cuda[test]" \
-		-e "plugins/gemmhub-hopper[test]"
+	$(KERNELS)/bin/python -m pip install --quiet -e ".[test]" -e plugins/gemmhub-nvidia \
+		-e "plugins/gemmhub-cuda[test]" -e "plugins/gemmhub-hopper[test]"
 	touch $@
 
 $(DOORS)/.installed: pyproject.toml tests/doors/requirements.txt

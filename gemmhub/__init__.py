@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gemmhub._doors import traced
-from gemmhub.api import backends, explain, matmul, pack, plan, reload, tune
+from gemmhub.api import explain, matmul, pack, plan, tune
 from gemmhub.config import use
 from gemmhub.errors import (
     AllocationError,
@@ -21,11 +21,12 @@ from gemmhub.errors import (
     RecordError,
     ShapeError,
 )
+from gemmhub.registration import backends, register, reload, unregister
 
 if TYPE_CHECKING:
     from gemmhub._call.plan import Plan
-    from gemmhub._check.compare import Comparison, compare
     from gemmhub._check.spot_check import SpotCheck, spot_check
+    from gemmhub._measure.compare import Comparison, compare
     from gemmhub.backend import Backend, BackendDescription, Candidate, Kernel, Offer
     from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
     from gemmhub.hookspecs import hookimpl
@@ -34,16 +35,15 @@ if TYPE_CHECKING:
     from gemmhub.verdict import Decision
 
 __version__ = "0.2.0"
-__path__.append(f"{__path__[0]}/_moved")  # old paths of modules, until 0.3
 
-traced.trace(matmul, plan, explain, pack, tune, backends, reload)
+traced.trace(matmul, plan, explain, pack, tune, backends, register, unregister, reload)
 
 _LAZY = {
     "Absent": "capability",
     "Backend": "backend",
     "BackendDescription": "backend",
     "Candidate": "backend",
-    "Comparison": "_check.compare",
+    "Comparison": "_measure.compare",
     "Copy": "capability",
     "Decision": "verdict",
     "Device": "capability",
@@ -55,7 +55,7 @@ _LAZY = {
     "Ready": "capability",
     "Refusal": "capability",
     "SpotCheck": "_check.spot_check",
-    "compare": "_check.compare",
+    "compare": "_measure.compare",
     "hookimpl": "hookspecs",
     "spot_check": "_check.spot_check",
 }
@@ -70,7 +70,7 @@ __all__ = [
     "spot_check", "SpotCheck", "compare", "Comparison", "tune",
     # writing a backend
     "Backend", "BackendDescription", "Offer", "Candidate", "Kernel", "GemmProblem", "Device", "Ready", "Absent",
-    "Refusal", "Copy", "hookimpl",
+    "Refusal", "Copy", "register", "unregister", "hookimpl",
     # errors
     "GemmhubError", "InputError", "ShapeError", "DTypeError", "OutputError", "DeviceError", "AllocationError",
     "ConfigError", "BackendError", "NoBackendError", "KernelError", "RecordError",

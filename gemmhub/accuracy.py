@@ -87,9 +87,9 @@ class Reference:
     as 0, or an operand may become infinite when rounded.
     """
     pre: Reference | None = None
-    """The argument of the activation, as ``pre_activation`` gets it; None where it was not asked for."""
+    """The argument of the activation, as ``pre_activation`` gets it; None without ``pre_dtype``."""
     amax: Reference | None = None
-    """The largest magnitude of the activation's result, one element; None where it was not asked for."""
+    """The largest magnitude of the activation's result, one element; None without ``amax``."""
 
     @property
     def unjudged(self) -> Array:
@@ -151,22 +151,22 @@ def reference(
     have the shapes that :func:`gemmhub.matmul` takes. There is no bound for elements whose scales are not finite.
     Integer problems are computed in 64 bits, modulo ``out_dtype`` (int64 if None).
 
-    ``pre_dtype`` asks for :attr:`Reference.pre`, the argument of the activation in that dtype, and ``amax`` for
-    :attr:`Reference.amax`.
+    With ``pre_dtype`` the result has :attr:`Reference.pre`, the argument of the activation in that dtype, and with
+    ``amax`` it has :attr:`Reference.amax`.
     """
-    given = {name: np.asarray(x) for name, x in operands.items() if x is not None}
-    unknown = [name for name in given if name not in OPERANDS or OPERANDS[name].written]
+    arrays = {name: np.asarray(x) for name, x in operands.items() if x is not None}
+    unknown = [name for name in arrays if name not in OPERANDS or OPERANDS[name].written]
     if unknown:
         raise TypeError(f"no operands that a product reads: {', '.join(unknown)}")
     if alpha == 0:  # as in BLAS, the product is then ignored, NaN or not
         a, b = np.zeros_like(a), np.zeros_like(b)
-        given.pop("scale_a", None), given.pop("scale_b", None)
+        arrays.pop("scale_a", None), arrays.pop("scale_b", None)
     terms: list[Term] = []
-    for name, array in given.items():
+    for name, array in arrays.items():
         if OPERANDS[name].role == "term" and (name != "c" or beta != 0):
             terms.append((beta, array, 3) if name == "c" else (1, array, 1))
-    parts = inner_products.scaled(a, b, given.get("scale_a"), given.get("scale_b"), BLOCK)
-    scale, plain = given.get("scale_out"), activation is None and "scale_out" not in given
+    parts = inner_products.scaled(a, b, arrays.get("scale_a"), arrays.get("scale_b"), BLOCK)
+    scale, plain = arrays.get("scale_out"), activation is None and "scale_out" not in arrays
     wanted = np.dtype(np.int64) if out_dtype is None else out_dtype
     with np.errstate(all="ignore"):
         if not model.exact:
@@ -300,7 +300,7 @@ def _activated(x: Reference, activation: str, model: ErrorModel) -> Reference:
     parts, errors, clean, overflow, loose = map(function.split, (x.value, x.bound, *masks))
     bound = function.bound(parts, errors, evaluation, roundoff, model.underflow)
     value = function(x.value)
-    # At an infinite argument a finite limit that is rounded is judged by its bound, unless the argument may be NaN.
+    # At an infinite argument a finite limit that is rounded is compared with its bound, unless the argument may be NaN.
     limit = np.isinf(parts[0]) & np.isfinite(function.formula(parts[0], NUMPY)) & bool(function.evaluation)
     clean = (clean[0] | limit, *clean[1:])
     uncertain = np.logical_or.reduce(overflow) | (limit & loose[0])
@@ -339,7 +339,7 @@ def _largest(x: Reference, model: ErrorModel) -> Reference:
     """The largest magnitude of ``x`` as one element of the dtype of ``model``'s result.
 
     It is between the largest that some element has at least, and the largest that one may have. An element that may
-    have overflowed may be NaN or infinite, and need not be what its value says.
+    have overflowed may be NaN or infinite, and need not equal its value.
     """
     size, bound = np.abs(x.value), np.where(np.isnan(x.bound), inf, x.bound)
     excused = np.broadcast_to(x.overflow | np.asarray(x.loose), size.shape)
@@ -351,5 +351,5 @@ def _largest(x: Reference, model: ErrorModel) -> Reference:
     high = float(np.max(size + bound, initial=0.0, where=finite & ~unbounded))
     value = np.max(strange, initial=0.0) if strange.size else low + (high - low) / 2
     error = inf if unbounded.any() else (high - low) / 2
-    found = Reference(np.float64(value), np.float64(error), size, model, not strange.size, excused.any())
-    return _rounded(found, model)
+    largest = Reference(np.float64(value), np.float64(error), size, model, not strange.size, excused.any())
+    return _rounded(largest, model)

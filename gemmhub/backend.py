@@ -1,12 +1,11 @@
 """The contract a backend implements; nothing else.
 
 A plugin's hook returns :class:`BackendDescription` objects. Once a process, when first needed, gemmhub
-calls ``description.load()``, then :meth:`Backend.probe`. For each new kind of problem it asks one question,
-:meth:`Backend.offer`; from the chosen backend it gets a :class:`Kernel` by :meth:`Backend.prepare`, and then calls the
-kernel alone.
+calls ``description.load()``, then :meth:`Backend.probe`. For each new problem it calls :meth:`Backend.offer`; from the
+chosen backend it gets a :class:`Kernel` by :meth:`Backend.prepare`, and then calls the kernel alone.
 
 Rules: a "no" is returned, not raised. An exception from any of these methods is treated as a refusal with
-its traceback kept; after a MemoryError the next call asks again. Methods may be called from several threads.
+its traceback kept; after a MemoryError the next call tries again. Methods may be called from several threads.
 ``offer`` must be fast (tens of microseconds where it has few candidates) and depend on nothing but the problem, the
 probe, and what is compiled.
 """
@@ -39,15 +38,25 @@ Run = Callable[..., None]
 
 On the CPU ``a``, ``b`` and ``out`` have at least two dimensions and the shapes, strides and dtypes of the problem,
 except that batch dimensions which are broadcast may be missing or 1. On devices they are addresses, and shapes and
-strides are those of the problem exactly. ``b`` is the object that :meth:`Backend.pack` made where ``problem.packed_by``
-is set. ``out`` overlaps no other operand, unless it *is* ``c`` (same memory, same layout). With alpha 0 the product
-counts for nothing, NaN or not. ``stream`` is a native stream handle (int) on devices, None on the CPU: work is put
-there, and run neither synchronises nor allocates beyond the workspace made by prepare.
+strides are those of the problem exactly. Where ``problem.packed_by`` is set, ``b`` is the object that
+:meth:`Backend.pack` returned. ``out`` overlaps no other operand, unless it *is* ``c`` (same memory, same layout). With
+alpha 0 the product does not enter the result, NaN or not (as in BLAS). ``stream`` is a native stream handle (int) on
+devices, None on the CPU: work is put there, and run neither synchronises nor allocates beyond the workspace that
+prepare allocated.
 
 The problem's other operands (:attr:`GemmProblem.operands`) follow by their names, as arrays on the CPU and addresses on
 devices; what the problem does not have is not passed. On the CPU ``c`` and ``pre_activation`` are like ``out``, with
 all n columns; ``bias``, ``scale_out`` and ``amax`` have one dimension; ``scale_a`` and ``scale_b`` have two or more,
 which broadcast to the operand where each scale of a block is repeated.
+"""
+
+DirectEpilogue = Callable[[Array, Array, "Array | None", Mapping[str, Any]], Array]
+"""``(a, b, out, options) -> result``: the product with its epilogue, in a new array where ``out`` is None.
+
+a and b are NumPy arrays of two dimensions or more, as the caller passed them; ``out`` has the result's shape. It may
+overlap any operand, and is written last, when nothing can fail. ``options`` has the operands of the problem by name, as
+the caller passed them, in the shapes that :data:`gemmhub.operands.OPERANDS` allows; alpha where the problem's is not 1;
+beta where it has c. Its other entries are ignored.
 """
 
 WithRows = Callable[[int], "Run | None"]
@@ -68,21 +77,18 @@ class Kernel:
 
     It takes the caller's operands untouched (vectors, broadcast batches, any strides, overlap) and makes a
     new array when ``out`` is None; where matrices do not fit, or ``out`` is read-only, it raises before it
-    writes. Its first result for a kind of call is checked for type, shape and dtype; later ones are not. Of a
+    writes. Its first result for a call signature is checked for type, shape and dtype; later ones are not. Of a
     deterministic problem it gives the same bits as ``run``, whatever ``out`` is. It saves gemmhub's own preparation:
     numpy.matmul is such a function.
     """
-    direct_epilogue: Callable[..., Array] | None = None
-    """``(a, b, out, alpha, beta, stream, **operands) -> result``: the same for problems with an epilogue.
-
-    Called with NumPy arrays of two dimensions or more, as the caller passed them: operands that are read have the
-    shapes that :data:`gemmhub.operands.OPERANDS` allows; where the problem has one that is written, this is not called.
-    ``out`` has the result's shape. It may overlap any operand, and is written last, when nothing can fail. It may
-    return NotImplemented for sizes at which ``run`` is faster.
+    direct_epilogue: Callable[[int], DirectEpilogue | None] | None = None
+    """The same for problems with an epilogue: a function of the number of elements of a times b that returns the
+    :data:`DirectEpilogue` of such products, or None where ``run`` is faster. Not called where the problem has an
+    operand that is written.
     """
     any_size: bool = False
-    """True promises that ``run``, ``direct`` and ``direct_epilogue`` take the sizes from their operands: they serve any
-    problem on the CPU that differs from the prepared one in sizes alone."""
+    """True promises that ``run``, ``direct`` and what ``direct_epilogue`` returns take the sizes from their operands:
+    they serve any problem on the CPU that differs from the prepared one in sizes alone."""
     with_rows: WithRows | None = None
     """On devices, function of a number of rows that returns ``run`` for the problem that differs from the prepared one,
     which has no batch, in m alone: the strides from row to row of a and of the result, and alignments, are the same.
@@ -104,7 +110,7 @@ class Candidate:
     seconds: float | None = None
     """Expected seconds a call, host time included; None where there is no estimate."""
     copies: Sequence[Copy] = ()
-    """Copies of whole operands that each call makes: all of them."""
+    """Copies of entire operands that each call makes: all of them."""
     order: str | None = None
     """Name of the order in which the products of one element of the result are added: candidates of equal order have
     equal accumulators, bit for bit, whatever m, n and the batch are. None where it is unknown or depends on data."""
@@ -148,12 +154,12 @@ BASIC: Mapping[str, frozenset[str] | None] = {
 
 @dataclass(frozen=True)
 class Imported:
-    """What :meth:`Backend.import_times` found in a file."""
+    """The times that :meth:`Backend.import_times` read from a file."""
 
     times: Sequence[tuple[GemmProblem, str, float]]
     """Problem, candidate, seconds."""
     skipped: Mapping[str, int]
-    """How many rows are of no use, by reason."""
+    """Number of unusable rows, by reason."""
 
 
 class Backend(ABC):
@@ -168,7 +174,7 @@ class Backend(ABC):
     of the bucket is one for each problem in it, or ``prepare`` refuses it. A new size then comes to ``prepare`` alone.
     """
     takes: ClassVar[Mapping[str, frozenset[str] | None]] = {}
-    """What it was written for beside ``a @ b``, by name and by value: of each operand its forms
+    """The features it was written for beside ``a @ b``, by name and by value: of each operand its forms
     (:attr:`gemmhub.operands.Operand.form`), of "activation" and "precision" the names, None for any. :func:`answer`
     refuses a problem with anything else, so that a backend which was written before a function or an operand existed
     never computes without it. Whether it runs a problem with what it takes, :meth:`offer` answers. :data:`BASIC` is
@@ -187,7 +193,7 @@ class Backend(ABC):
         """Do what must not happen in a call: compile, choose, allocate.
 
         ``candidate`` is the name of one that was offered for this problem, or for another of its bucket; that one is
-        prepared, and no other in its place. ``workspace_limit`` bounds the workspace in bytes: the user's limit, else
+        prepared, and no other instead. ``workspace_limit`` bounds the workspace in bytes: the user's limit, else
         :attr:`Offer.workspace`. The kernel must be usable from several threads at once.
         """
 
@@ -208,7 +214,7 @@ class Backend(ABC):
 def answer(backend: Backend, problem: GemmProblem) -> Offer | Refusal:
     """The answer of ``backend``: a refusal of what it does not take, else what :meth:`Backend.offer` returns.
 
-    Raises TypeError where that is neither a refusal nor a whole offer.
+    Raises TypeError where that is neither a refusal nor a complete offer.
     """
     refusal = _not_taken(backend.takes, problem)
     if refusal is not None:
@@ -269,14 +275,14 @@ def _whole(answer: object) -> Offer | Refusal:
 
 @dataclass(frozen=True)
 class BackendDescription:
-    """What a plugin declares of a backend before any of its heavy code is imported."""
+    """The facts that a plugin declares of a backend before any of its heavy code is imported."""
 
     name: str
     load: Callable[[], Backend]
     """Imports the implementation and returns an instance."""
     summary: str
     """One line for `gemmhub backends`."""
-    device_kinds: tuple[str, ...] = ("cpu",)
+    device_types: tuple[str, ...] = ("cpu",)
     """Kinds of device that it runs on. For problems on others it is not loaded."""
     contract: int = field(kw_only=True)
     """The :data:`CONTRACT` that it implements, as a literal number: a later gemmhub compares it with its own."""

@@ -46,7 +46,7 @@ def representative(problem: GemmProblem) -> GemmProblem:
     """
     if problem.packed_by is not None or problem.empty:
         return problem
-    return _on_cpu(problem) if problem.device.kind == "cpu" else _on_device(problem)
+    return _on_cpu(problem) if problem.device.type == "cpu" else _on_device(problem)
 
 
 def _on_cpu(problem: GemmProblem) -> GemmProblem:

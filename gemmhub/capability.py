@@ -10,13 +10,16 @@ from gemmhub._base import printing, processors
 
 @dataclass(frozen=True)
 class Device:
-    """The device of operands: ``kind`` is "cpu", "cuda" or "musa"; ``index`` counts devices of a kind."""
+    """The device of operands.
 
-    kind: str = "cpu"
+    ``type`` is "cpu", "cuda" or another registered device type; ``index`` counts the devices of a type.
+    """
+
+    type: str = "cpu"
     index: int = 0
 
     def __str__(self) -> str:
-        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+        return self.type if self.type == "cpu" else f"{self.type}:{self.index}"
 
 
 CPU = Device()
@@ -46,7 +49,7 @@ class Refusal:
                 object.__setattr__(self, name, printing.lines(text))
 
     @property
-    def passing(self) -> str:
+    def transient(self) -> str:
         """The cause of a temporary refusal: "memory", "stack" or "loading". A temporary refusal is not cached."""
         return ""
 
@@ -56,19 +59,19 @@ class Busy(Refusal):
     """A refusal of a call that the loading thread itself makes while the backend is being loaded."""
 
     @property
-    def passing(self) -> str:
+    def transient(self) -> str:
         return "loading"
 
 
 @dataclass(frozen=True)
 class Raised(Refusal):
-    """A refusal that gemmhub made from an exception in a plugin's code."""
+    """A refusal that stands for an exception in a plugin's code."""
 
     kind: type[BaseException] = field(default=Exception, repr=False, compare=False)
     """Class of the exception. (The exception itself would keep the operands of the call alive.)"""
 
     @property
-    def passing(self) -> str:
+    def transient(self) -> str:
         if issubclass(self.kind, MemoryError):
             return "memory"
         return "stack" if issubclass(self.kind, RecursionError) else ""
@@ -76,7 +79,7 @@ class Raised(Refusal):
 
 @dataclass(frozen=True)
 class Absent(Refusal):
-    """The whole backend cannot run here: no device, no library, a driver too old."""
+    """The backend cannot run here at all: no device, no library, a driver too old."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from gemmhub._base import files
 from gemmhub._base.evicting import keep
@@ -55,7 +55,7 @@ class Settings:
     """Upper limit of the scratch memory of one kernel, in MiB; None for each backend's own default."""
     tune: str = "off"
     """Racing of candidates without a call of :func:`gemmhub.tune`: "off", or "first" for a race at the first call of a
-    kind (:mod:`gemmhub._measure.race`)."""
+    signature (:mod:`gemmhub._measure.race`)."""
     origin: Mapping[str, str] = field(default_factory=dict)
     """Source of each setting that is not a default."""
 
@@ -111,8 +111,7 @@ def _mebibytes(value: object) -> float:
     return number
 
 
-@dataclass(frozen=True)
-class _Key:
+class _Key(NamedTuple):
     variable: str
     parse: Callable[[object], Any]
     allowed: str
@@ -246,12 +245,12 @@ def _files() -> list[tuple[Path, dict[str, Any]]]:
         return [(path, _table(path, _read_toml(path)) or {})]
     from platformdirs import user_config_dir
 
-    found = []
+    tables = []
     user = Path(user_config_dir("gemmhub", appauthor=False)) / "gemmhub.toml"
     if os.path.isfile(user):
-        found.append((user, _table(user, _read_toml(user)) or {}))
+        tables.append((user, _table(user, _read_toml(user)) or {}))
     project = _project_table()
-    return [*found, project] if project else found
+    return [*tables, project] if project else tables
 
 
 def read() -> Settings:
@@ -278,8 +277,8 @@ context: ContextVar[Settings | None] = ContextVar("gemmhub_settings", default=No
 """Settings of the innermost ``use``; None outside of any. Part of the key of every cached decision."""
 
 backend_names: Callable[[], list[str] | None] | None = None
-"""A function for the names that a backend may be asked for by; its result is None where they are not known.
-:mod:`gemmhub.api` sets it: backends are found in a layer above."""
+"""A function that returns the names ``backend=`` may have; its result is None where they are not known.
+:mod:`gemmhub.api` sets it: backends are discovered in a layer above."""
 
 _outer: ContextVar[tuple[Settings | None, ...]] = ContextVar("gemmhub_outer_settings", default=())
 """Settings that each ``use`` entered in this context restores, innermost last. Not stored in the ``use`` object, which
@@ -287,9 +286,9 @@ several threads and tasks may share."""
 
 _root: list[Settings] = []
 """The settings of files and environment, once read."""
-_MOST = 256
+_MAX_ENTRIES = 256
 _interned: OrderedDict[tuple[Any, ...], Settings] = OrderedDict()
-"""Settings that :func:`override` made, at most _MOST. Calls by settings that were evicted are decided anew."""
+"""Results of :func:`override`, at most _MAX_ENTRIES. Calls by settings that were evicted are decided anew."""
 
 
 def root() -> Settings:
@@ -314,18 +313,18 @@ def forget() -> None:
 
 def override(base: Settings, where: str, **changes: Any) -> Settings:
     """Return ``base`` with those ``changes`` that are not None; validated, interned, with the source ``where``."""
-    given = {key: parse(key, value, where) for key, value in changes.items() if value is not None}
-    if not given:
+    values = {key: parse(key, value, where) for key, value in changes.items() if value is not None}
+    if not values:
         return base
-    if "backend" in given and len(given["backend"]) != 1:
+    if "backend" in values and len(values["backend"]) != 1:
         raise ConfigError(f"{where}: backend = {changes['backend']!r} is not valid; allowed: one backend's name")
-    key = (base, where, *sorted(given.items()))
+    key = (base, where, *sorted(values.items()))
     known = _interned.get(key)
     if known is None:
-        forced = base.forced or "backend" in given
-        origin = {**base.origin, **dict.fromkeys(given, where)}
-        known = replace(base, **given, forced=forced, origin=origin)
-        keep(_interned, key, known, _MOST)
+        forced = base.forced or "backend" in values
+        origin = {**base.origin, **dict.fromkeys(values, where)}
+        known = replace(base, **values, forced=forced, origin=origin)
+        keep(_interned, key, known, _MAX_ENTRIES)
     return known
 
 
@@ -339,7 +338,7 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
     ----------
     backend : name of the one backend that calls within may use.
     precision, deterministic : defaults of these options of :func:`gemmhub.matmul` for calls within.
-    tune : "first" to race candidates at the first call of a kind, or "off".
+    tune : "first" to race candidates at the first call of a signature, or "off".
 
     Raises
     ------
@@ -377,30 +376,30 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
         if iscoroutinefunction(function):
 
             @wraps(function)
-            async def later(*given: Any, **options: Any) -> Any:
+            async def later(*arguments: Any, **options: Any) -> Any:
                 with self:
-                    return await called(*given, **options)
+                    return await called(*arguments, **options)
 
             return cast("F", later)
 
         @wraps(function)
-        def within(*given: Any, **options: Any) -> Any:
+        def within(*arguments: Any, **options: Any) -> Any:
             with self:
-                return called(*given, **options)
+                return called(*arguments, **options)
 
         return cast("F", within)
 
     def __enter__(self) -> Settings:
         settings = override(current(), "use()", **self._changes)
-        asked = self._changes["backend"]
-        names = None if asked is None or backend_names is None else backend_names()
+        backend = self._changes["backend"]
+        names = None if backend is None or backend_names is None else backend_names()
         if names is not None and settings.backend[0] not in names:
-            raise ConfigError(f"use(): backend = {asked!r} is not valid; allowed: {', '.join(names)}")
+            raise ConfigError(f"use(): backend = {backend!r} is not valid; allowed: {', '.join(names)}")
         _outer.set((*_outer.get(), context.get()))
         context.set(settings)
         return settings
 
     def __exit__(self, *_: object) -> None:
-        *outer, found = _outer.get()
+        *outer, previous = _outer.get()
         _outer.set(tuple(outer))
-        context.set(found)
+        context.set(previous)

@@ -29,10 +29,9 @@ accumulator is never narrower than ``out_dtype``, and never real where ``out_dty
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import inf
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -83,8 +82,7 @@ _LARGEST = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class DTypeInfo:
+class DTypeInfo(NamedTuple):
     """Facts about one dtype. ``kind`` is "bool", "int", "uint", "float", "float8" or "complex"."""
 
     name: str
@@ -153,7 +151,7 @@ def _like(name: str) -> str | None:
 
 def as_dtype(value: object, argument: str = "out_dtype") -> DType:
     """Convert a numpy dtype, a scalar type, a name ("bfloat16" too) or a torch dtype to a numpy dtype."""
-    given = value
+    original = value
     if (type(value).__module__, type(value).__name__) == ("torch", "dtype"):
         value = str(value).rpartition(".")[2]
     if isinstance(value, str) and value in ML_DTYPES:
@@ -164,24 +162,24 @@ def as_dtype(value: object, argument: str = "out_dtype") -> DType:
         dtype: DType = np.dtype(cast(Any, value))
     except MemoryError:
         raise
-    except Exception:  # numpy parses strings, and asks objects for attributes: foreign code
-        raise unsupported(argument, given) from None
+    except Exception:  # numpy parses strings and reads attributes of objects: foreign code
+        raise unsupported(argument, original) from None
     if value is None or dtype.name not in SUPPORTED or not dtype.isnative:
-        raise unsupported(argument, given if value is None else dtype)
+        raise unsupported(argument, original if value is None else dtype)
     return dtype
 
 
 def result_dtype(a: DType, b: DType) -> DType:
-    """Return the dtype of ``a`` times ``b`` where no ``out_dtype`` is given.
+    """Return the dtype of ``a`` times ``b`` where the call has no ``out_dtype``.
 
     It is not cached: numpy.longlong and numpy.int64 are equal as keys, and each is its own result.
     """
-    kinds = {info(a).kind, info(b).kind}
-    if "float8" in kinds:
+    classes = {info(a).kind, info(b).kind}
+    if "float8" in classes:
         raise DTypeError(
             "out_dtype", f"{a} by {b} has no natural result", "float16, bfloat16, float32, float64", "pass out_dtype="
         )
-    if a.itemsize == b.itemsize == 1 and kinds <= {"int", "uint"}:
+    if a.itemsize == b.itemsize == 1 and classes <= {"int", "uint"}:
         return np.dtype(np.int32)
     if a == b and name_of(a) == "bfloat16":
         return a
@@ -197,16 +195,16 @@ def result_dtype(a: DType, b: DType) -> DType:
 
 
 def output_dtype(a: DType, b: DType, wanted: DType | None) -> DType:
-    """Return the dtype of the product, given ``wanted`` (``out_dtype`` or the dtype of ``out``)."""
+    """Return the dtype of the product; ``wanted`` is ``out_dtype`` or the dtype of ``out``, None without either."""
     if wanted is None:
         return result_dtype(a, b)
-    kinds = {info(a).kind, info(b).kind}
+    classes = {info(a).kind, info(b).kind}
     allowed: tuple[str, ...]
-    if "complex" in kinds:
+    if "complex" in classes:
         allowed = ("complex64", "complex128")
-    elif kinds & {"float", "float8"}:
+    elif classes & {"float", "float8"}:
         allowed = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-    elif kinds == {"bool"}:
+    elif classes == {"bool"}:
         allowed = tuple(name for name in STANDARD if not name.startswith("complex"))
     else:
         allowed = tuple(n for n in STANDARD if n.startswith(("int", "uint"))) + ("float32", "float64")
@@ -218,16 +216,16 @@ def output_dtype(a: DType, b: DType, wanted: DType | None) -> DType:
 @cache
 def compute_dtype(a: DType, b: DType, out: DType) -> DType:
     """Return the dtype of the accumulator, never narrower than the operands' result or ``out``."""
-    kinds = {info(a).kind, info(b).kind}
-    if kinds <= {"bool", "int", "uint"}:
+    classes = {info(a).kind, info(b).kind}
+    if classes <= {"bool", "int", "uint"}:
         eight_bit = all(x.itemsize == 1 and info(x).kind != "bool" for x in (a, b))
         if info(out).kind == "float":
             return np.dtype(np.int32) if eight_bit else np.dtype(np.float64)
         return out
     wide = {"float64", "complex128"} & {x.name for x in (a, b, out) if info(x).inexact}
-    if "float8" not in kinds:
+    if "float8" not in classes:
         wide |= {"float64", "complex128"} & {result_dtype(a, b).name}
-    if "complex" in {*kinds, info(out).kind}:
+    if "complex" in {*classes, info(out).kind}:
         return np.dtype(np.complex128 if wide else np.complex64)
     return np.dtype(np.float64 if wide else np.float32)
 
@@ -256,7 +254,7 @@ def scaled_dtype(compute: DType, out: DType, alpha: complex, beta: complex) -> D
     return np.dtype(np.complex128 if epilogue.kind == "c" else np.float64)
 
 
-def scalar_kind(value: Any) -> tuple[Any, ...]:
+def scalar_class(value: Any) -> tuple[Any, ...]:
     """Return the facts of a scalar that checks and decisions may depend on, as part of a cache key."""
     zero, one = value == 0, value == 1
     if isinstance(value, complex):

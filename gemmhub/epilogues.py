@@ -27,7 +27,7 @@ _LOW = -1000.0
 
 
 class Functions(Protocol):
-    """The elementwise functions of an array library that formulas are made of. All keep NaN."""
+    """The elementwise functions of an array library that formulas consist of. All keep NaN."""
 
     def exp(self, x: Array, /) -> Array: ...
     def tanh(self, x: Array, /) -> Array: ...
@@ -135,7 +135,7 @@ class Epilogue:
     """None, or where the two columns of a pair are: "halves", column j and column j + n / 2; "interleaved", columns 2 j
     and 2 j + 1. The first is the gate."""
     from_result: bool = False
-    """Whether f' can be computed of f(x) in place of x, as that of relu."""
+    """Whether f' can be computed from f(x) instead of x, as that of relu."""
 
     @property
     def arity(self) -> int:
@@ -252,7 +252,7 @@ EPILOGUES: dict[str, Epilogue] = {
         Epilogue("geglu", "gelu(gate) up", _gelu, _gelu_gradient, 1.13, 8.0, _GELU, gate="halves"),
     )
 }  # fmt: skip
-"""By the name that ``activation=`` takes."""
+"""Epilogues by the name that ``activation=`` takes."""
 
 ELEMENTWISE = tuple(name for name, x in EPILOGUES.items() if x.arity == 1)
 """Names of the epilogues whose result has as many columns as the product."""

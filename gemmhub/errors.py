@@ -15,7 +15,7 @@
     │   └── KernelError       the chosen kernel raised while running
     └── RecordError           a tuning record file                 (ValueError)
 
-Messages of input errors have four parts: the argument, what was given, what is allowed, what to do.
+Messages of input errors have four parts: the argument, its actual value, the allowed values, the remedy.
 """
 
 from __future__ import annotations
@@ -105,4 +105,4 @@ class KernelError(BackendError):
 
 
 class RecordError(GemmhubError, ValueError):
-    """A tuning record file that cannot be read or written as a whole."""
+    """A tuning record file that cannot be read or written."""

@@ -7,11 +7,8 @@ m x n matrix is, byte for byte, the column-major n x m matrix of its transpose: 
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class MatrixLayout:
     def leading_dimension(self, order: str) -> int:
         """Return the leading dimension of a matrix stored in ``order``, at least max(1, inner size) as BLAS requires.
 
-        Where there is only one row (or column) to step over, any value is valid and the least is returned.
+        Where there is only one row (or column) to step over, any value is valid and the minimum is returned.
         """
         inner, outer, outer_stride = (
             (self.cols, self.rows, self.row_stride) if order == "row" else (self.rows, self.cols, self.col_stride)
@@ -83,7 +80,7 @@ class MatrixLayout:
 
     @property
     def broadcast(self) -> bool:
-        """Whether one matrix serves a whole batch dimension."""
+        """Whether one matrix serves all of a batch dimension."""
         return any(size > 1 and stride == 0 for size, stride in zip(self.batch, self.batch_strides))
 
     @property
@@ -102,12 +99,3 @@ class MatrixLayout:
 def strides_over(layout: MatrixLayout, batch: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides along the dimensions of ``batch``; leading dimensions that the layout lacks are broadcast."""
     return (0,) * (len(batch) - len(layout.batch_strides)) + layout.batch_strides
-
-
-def __getattr__(name: str) -> Any:
-    if name not in ("BatchDim", "BlasCall", "collapse", "fold_batch", "lower"):
-        raise AttributeError(f"module 'gemmhub.layout' has no attribute {name!r}")
-    lowering = importlib.import_module("gemmhub.lowering")  # by its name: it is above this module
-    message = f"gemmhub.layout.{name} is now gemmhub.lowering.{name}; the old name is removed in gemmhub 0.3"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return getattr(lowering, name)

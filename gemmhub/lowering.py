@@ -180,7 +180,7 @@ def flipped(call: BlasCall) -> BlasCall:
     )  # fmt: skip
 
 
-def readings(problem: GemmProblem, order: str) -> tuple[BlasCall, ...] | Refusal:
+def equivalent_calls(problem: GemmProblem, order: str) -> tuple[BlasCall, ...] | Refusal:
     """Lower ``problem`` to every possible call in the storage ``order`` "col" or "row".
 
     There are two where the result has one row or one column; the leading dimension of the first is the longer
@@ -277,9 +277,9 @@ def offsets(outer: tuple[BatchDim, ...], itemsizes: Sequence[int]) -> Iterator[t
 
 def alignment(operand: Operand, steps: Sequence[int]) -> int:
     """Return the alignment in bytes of every matrix of an operand that is repeated at these steps (in elements)."""
-    found = operand.alignment
+    common = operand.alignment
     for step in steps:
         nbytes = abs(step) * operand.dtype.itemsize
         if nbytes:
-            found = min(found, nbytes & -nbytes)
-    return found
+            common = min(common, nbytes & -nbytes)
+    return common

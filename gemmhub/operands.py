@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,12 +43,12 @@ class Operand:
 
     @property
     def form(self) -> str:
-        """What :attr:`gemmhub.backend.Backend.takes` names of it."""
+        """Its name in :attr:`gemmhub.backend.Backend.takes`."""
         return "matrix"
 
     @property
     def note(self) -> str:
-        """What the key of a tuning record names of it."""
+        """Its text in the key of a tuning record."""
         return self.dtype.name
 
     @property
@@ -70,12 +70,12 @@ class Bias:
 
     @property
     def form(self) -> str:
-        """What :attr:`gemmhub.backend.Backend.takes` names of it: its axis."""
+        """Its name in :attr:`gemmhub.backend.Backend.takes`: its axis."""
         return self.axis
 
     @property
     def note(self) -> str:
-        """What the key of a tuning record names of it."""
+        """Its text in the key of a tuning record."""
         return f"{self.axis}:{self.dtype.name}"
 
     @property
@@ -116,7 +116,7 @@ class Scale:
 
     @property
     def note(self) -> str:
-        """What the key of a tuning record names of it."""
+        """Its text in the key of a tuning record."""
         return self.form.replace(" ", "_")
 
 
@@ -139,18 +139,17 @@ class Product:
     accumulator: DType
 
     def resized(self, shape: tuple[int, ...]) -> Product:
-        """Return the facts of a product of another shape, by which operands of it are made native."""
+        """Return the facts of a product of another shape, which convert its operands to native arrays."""
         return self if shape == self.shape else replace(self, shape=shape)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One operand."""
 
     name: str
     """The argument that it is passed as."""
     noun: str
-    """What refusals call it."""
+    """The noun for it in refusals."""
     role: str
     """Where it enters: "term" (added to the product), "factor" (multiplies an operand), "result" (multiplies the
     result), "written"."""
@@ -186,7 +185,7 @@ def _sum_dtypes(product: Product) -> tuple[DType, ...]:
 
 
 def _argument_dtypes(product: Product) -> tuple[DType, ...]:
-    """Those that hold the argument of an activation: it has fractions where the result has."""
+    """The dtypes that hold the argument of an activation: it has fractions where the result has."""
     inexact = dtypes.info(product.out_dtype).inexact
     return tuple(x for x in _result_dtypes(product) if dtypes.info(x).inexact == inexact)
 
@@ -344,8 +343,8 @@ def _one_describe(x: Array, native: Array, product: Product) -> Scale | None:
 def _scale(name: str, columns: str) -> Row:
     operand = name[-1]
     return Row(
-        name, "scales of operands", "factor", _float32, _scale_native(name), _scale_describe(name), _scale_shapes(name),
-        _scale_pattern(name),
+        name, "quantization scales", "factor", _float32, _scale_native(name), _scale_describe(name),
+        _scale_shapes(name), _scale_pattern(name),
         f"float32 factors of {operand}: one, one for each {columns}, or one for each block of {BLOCK} along k"
         + (" or n" if operand == "b" else "") + "; stacks have their own or share them",
     )  # fmt: skip
@@ -396,12 +395,14 @@ class Operands(Mapping[str, Described]):
 
     __slots__ = ("_hash", "_items")
 
-    def __init__(self, given: Mapping[str, Described | None] | None = None) -> None:
-        given = given or {}
-        unknown = given.keys() - OPERANDS.keys()
+    def __init__(self, descriptions: Mapping[str, Described | None] | None = None) -> None:
+        descriptions = descriptions or {}
+        unknown = descriptions.keys() - OPERANDS.keys()
         if unknown:
             raise TypeError(f"no operands of a product: {', '.join(sorted(unknown))}")
-        self._items: dict[str, Any] = {name: given[name] for name in OPERANDS if given.get(name) is not None}
+        self._items: dict[str, Any] = {
+            name: descriptions[name] for name in OPERANDS if descriptions.get(name) is not None
+        }
         self._hash = hash(tuple(self._items.items()))
 
     def __getitem__(self, name: str) -> Any:
@@ -462,11 +463,11 @@ def described(name: str, x: Array, product: Product) -> tuple[Array, Described]:
         raise DTypeError(name, f"dtype {x.dtype}", " or ".join(map(str, allowed)), remedy)
     try:
         native = row.native(x, product)
-        found = row.describe(x, native, product)
+        description = row.describe(x, native, product)
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        found = None
-    if found is None:
+        description = None
+    if description is None:
         raise ShapeError(name, f"shape {x.shape}", row.shapes(product))
-    return native, found
+    return native, description

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType
 from gemmhub.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from gemmhub.capability import Device
     from gemmhub.problem import GemmProblem, Operand
 
 
@@ -38,7 +38,7 @@ class PackedB:
         a_dtype: DType,
         backend: str | None,
         payload: object,
-        device: Device = CPU,
+        device: Device,
         operand: Operand | None = None,
     ) -> None:
         self.shape = shape
@@ -53,7 +53,7 @@ class PackedB:
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
-        """What the decision of a product depends on, besides shape and dtype."""
+        """The facts that the decision of a product depends on, besides shape and dtype."""
         return self.backend, self.a_dtype, self.device, self.operand if self.backend is None else None
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ class PackedB:
         return f"<PackedB {k}x{n} {self.dtype} {how} for a of {self.a_dtype}>"
 
     def check(self, problem: GemmProblem) -> None:
-        """Raise InputError (DeviceError) where ``problem`` is not of the kind that this was packed for."""
+        """Raise DeviceError or InputError where the device of ``problem``, or the dtype of its a, is another."""
         if problem.device != self.device:
             raise DeviceError(
                 "a, b", f"b was packed on {self.device}, a is on {problem.device}", "operands on one device",

@@ -1,8 +1,8 @@
-"""One kind of GEMM, described completely and immutably.
+"""The description of a GEMM, complete and immutable.
 
 ``out = scale_out * activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)`` with a (m, k), b (k, n), c and
 out (m, n), each with the same leading batch dimensions (a stride of 0 where one is broadcast). A gated activation
-(:mod:`gemmhub.epilogues`) makes one column of out of two of the product: out is (m, n / 2).
+(:mod:`gemmhub.epilogues`) computes one column of out from two of the product: out is (m, n / 2).
 
 A :class:`GemmProblem` holds everything a backend may base a decision or a kernel on, and nothing of the data: two calls
 with equal problems may use the same kernel.
@@ -26,7 +26,7 @@ from gemmhub.operands import Scale as Scale
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """A kind of GEMM. Hashable; build one with :func:`gemmhub._call.describe.describe` or by hand in tests."""
+    """A description of a GEMM. Hashable; build one with :func:`gemmhub._call.describe.describe` or by hand."""
 
     m: int
     """Rows of a and of the result."""
@@ -67,22 +67,22 @@ class GemmProblem:
     @property
     def c(self) -> Operand | None:
         """The addend."""
-        found: Operand | None = self.operands.get("c")
-        return found
+        c: Operand | None = self.operands.get("c")
+        return c
 
     @property
     def bias(self) -> Bias | None:
         """The vector that is added to rows or columns."""
-        found: Bias | None = self.operands.get("bias")
-        return found
+        bias: Bias | None = self.operands.get("bias")
+        return bias
 
     def having(self, **operands: Described | None) -> GemmProblem:
-        """Return the problem with these operands in place of its own of the same names; None for without one."""
+        """Return the problem with these operands instead of its own of the same names; None removes one."""
         return replace(self, operands=Operands({**self.operands, **operands}))
 
     @property
     def matrices(self) -> dict[str, Operand]:
-        """Those of :attr:`operands` that are matrices of the product's size, by name."""
+        """The :attr:`operands` that are matrices of the product's size, by name."""
         return {name: x for name, x in self.operands.items() if isinstance(x, Operand)}
 
     @property

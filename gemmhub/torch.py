@@ -1,4 +1,4 @@
-"""The public functions for PyTorch: linear layers, whole models, and a block in which torch's products run on gemmhub.
+"""The public functions for PyTorch: linear layers, models, and a block in which torch's products run on gemmhub.
 
 :func:`gemmhub.matmul` itself takes tensors, with their gradients, and in functions that torch compiles or transforms.
 """

@@ -15,7 +15,7 @@ from gemmhub.problem import GemmProblem
 class Verdict:
     """One backend's answer to a problem.
 
-    ``status``: "chosen", "able", "refused" (cannot do this problem), "absent" (cannot run here), "failed" (its
+    ``status``: "chosen", "eligible", "refused" (cannot do this problem), "absent" (cannot run here), "failed" (its
     code raised), "not installed", "not asked" (the call names another backend, which can).
     """
 
@@ -39,8 +39,16 @@ class Verdict:
     """Whether the refusal holds for operands of any strides and alignment."""
     any_size: bool = field(default=False, repr=False)
     """Whether the refusal holds for operands of any sizes."""
-    passing: str = field(default="", repr=False)
+    transient: str = field(default="", repr=False)
     """Cause of a temporary refusal ("memory", "stack", "loading"), after which the next call asks again."""
+
+    @property
+    def duration(self) -> str:
+        """The time of a call and its source, as text; "-" where it is unknown."""
+        if self.seconds is None:
+            return "-"
+        scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if self.seconds >= s), (1e-6, "us"))
+        return f"{self.seconds / scale:.3g} {unit} {self.source}"
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,8 @@ class Decision:
     """Whether no answer depends on sizes: the chosen backend is the only one that can run any."""
     chosen_layout_free: bool = field(default=False, repr=False)
     """Whether the chosen backend ignores strides: then its kernel, and so a plan, serves any."""
-    lasting: bool = field(default=True, repr=False)
-    """Whether later calls may reuse the decision: every plugin was asked, and no refusal is temporary."""
+    cacheable: bool = field(default=True, repr=False)
+    """Whether later calls may reuse the decision: every plugin has answered, and no refusal is transient."""
 
     def __getitem__(self, backend: str) -> Verdict:
         for verdict in self.verdicts:
@@ -94,7 +102,7 @@ class Decision:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Return (backend, verdict, time, remarks) for each backend, ready to print."""
-        return [(v.backend, v.status, duration(v), _remarks(v)) for v in self.verdicts]
+        return [(v.backend, v.status, v.duration, _remarks(v)) for v in self.verdicts]
 
     def __str__(self) -> str:
         table = [("backend", "verdict", "time", "remarks"), *self.rows()]
@@ -120,18 +128,6 @@ class Decision:
         foot += [("race", self.race)] if self.race else []
         verdicts = markup.table(("backend", "verdict", "time", "remarks"), self.rows(), marked=("verdict",))
         return markup.facts(head) + verdicts + markup.facts(foot)
-
-
-def duration(verdict: Verdict) -> str:
-    """The time of a verdict, and its source."""
-    if verdict.seconds is None:
-        return "-"
-    value = verdict.seconds
-    scale, unit = next(
-        ((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if value >= s),
-        (1e-6, "us"),
-    )
-    return f"{value / scale:.3g} {unit} {verdict.source}"
 
 
 def _remarks(verdict: Verdict) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SIMT = ROOT / "gemmhub" / "testing" / "simt"
+HEADERS = ROOT / "plugins" / "gemmhub-nvidia" / "gemmhub_nvidia" / "kernels"
 NEEDED = ("Name", "Version", "Summary", "Author", "License-Expression", "License-File", "Requires-Python", "Classifier")
 PROGRAM = """
 import sys, numpy as np, gemmhub
@@ -58,6 +59,9 @@ def check_contents(wheel: Path) -> None:
     if wheel.name.startswith("gemmhub-"):
         missing = {f"gemmhub/testing/simt/{path.name}" for path in SIMT.iterdir()} - {*names}
         assert not missing, f"{wheel.name} lacks sources that plugins compile: {missing}"
+    if wheel.name.startswith("gemmhub_nvidia-"):
+        missing = {f"gemmhub_nvidia/kernels/{path.name}" for path in HEADERS.iterdir()} - {*names}
+        assert not missing, f"{wheel.name} lacks headers that kernels include: {missing}"
     compiled = [name for name in names if name.endswith((".so", ".bin", ".run"))]
     if wheel.name.startswith(("gemmhub_cpu-", "gemmhub_musa-")) and shutil.which("g++"):
         assert "-py3-none-manylinux_2_" in wheel.name, f"{wheel.name} is not for this platform and every Python"

@@ -83,7 +83,7 @@ def _plain(text: str) -> str:
     :func:`_setup` adds.
     """
     text = re.sub(r"^setting: records from .*\n?", "", text, flags=re.MULTILINE)
-    text = re.sub(rf"pip install {ROOT}/plugins/(?=gemmhub-)", "pip install ", text)  # by where gemmhub comes from
+    text = re.sub(rf"pip install (?:{ROOT}/plugins/\S+ )*{ROOT}/plugins/(?=gemmhub-)", "pip install ", text)
     text = re.sub(r"(?<![A-Za-z_])-?\d[\d.]*(e[+-]?\d+)?(?: (us|ms|s)\b)?", "#", text)
     return " ".join(text.split())
 

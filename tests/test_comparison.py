@@ -9,7 +9,7 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub._choice import registry
+from gemmhub._choice import registry, suggestions
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from plugins import GOOD, Site, add
 
@@ -174,7 +174,7 @@ def add_elsewhere(answer):
     backend = Scripted("elsewhere")
     backend.probe = lambda: answer
     description = gemmhub.BackendDescription(
-        "elsewhere", lambda: backend, "for tests", contract=2, device_kinds=("cuda",)
+        "elsewhere", lambda: backend, "for tests", contract=2, device_types=("cuda",)
     )
     registry.registry().add(description, "elsewhere", "gemmhub-elsewhere")
 
@@ -211,8 +211,8 @@ def test_a_backend_for_another_device_gives_its_own_reason(answer, reason, opera
 
 
 def test_a_plugin_that_is_not_installed_is_named_with_its_package(operands, monkeypatch):
-    suggestion = registry.Suggestion("unheard", "gemmhub-unheard", "cuda", "unheard-of kernels")
-    monkeypatch.setattr(registry, "SUGGESTIONS", (suggestion,))
+    suggestion = suggestions.Suggestion("gemmhub-unheard", "cuda", "unheard-of kernels")
+    monkeypatch.setattr(suggestions, "known", lambda: (suggestion,))
     reason = "'unheard' cannot: not installed: unheard-of kernels; pip install gemmhub-unheard"
     with pytest.raises(InputError, match=reason):
         gemmhub.compare(*operands, backends=["unheard"])

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import ConfigError, Kernel, NoBackendError, api, config
-from gemmhub._choice import registry
+from gemmhub import ConfigError, Kernel, NoBackendError, config, registration
+from gemmhub._choice import registry, suggestions
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.numpy_backend.backend import NumpyBackend
 from gemmhub.testing.problems import problem
@@ -529,10 +529,10 @@ def test_equal_settings_are_one_object():
 
 def test_settings_of_contexts_are_bounded(monkeypatch):
     monkeypatch.setattr(config, "backend_names", None)  # these names are of no backend
-    for number in range(2 * config._MOST):
+    for number in range(2 * config._MAX_ENTRIES):
         with gemmhub.use(backend=f"backend{number}") as outer, gemmhub.use(precision="tf32") as inner:
             assert (inner.backend, inner.precision) == (outer.backend, "tf32") == ((f"backend{number}",), "tf32")
-        assert len(config._interned) <= config._MOST
+        assert len(config._interned) <= config._MAX_ENTRIES
 
 
 def test_a_warm_call_respects_the_context(rng):
@@ -635,7 +635,7 @@ def test_use_of_an_unknown_backend_is_an_error_of_the_block():
 
 def test_use_of_a_backend_that_is_not_installed_is_an_error_of_the_call(monkeypatch):
     """What could be installed, or is switched off, is no misspelling."""
-    monkeypatch.setattr(registry, "SUGGESTIONS", (registry.Suggestion("absent", "gemmhub-absent", "cuda", "kernels"),))
+    monkeypatch.setattr(suggestions, "known", lambda: (suggestions.Suggestion("gemmhub-absent", "cuda", "kernels"),))
     with gemmhub.use(backend="absent"), pytest.raises(NoBackendError, match=r"absent .*not installed"):
         gemmhub.matmul(ONE, ONE)
 
@@ -644,7 +644,7 @@ def test_use_of_a_backend_while_plugins_have_not_answered(monkeypatch):
     """A plugin that lacked memory may have a backend of any name: the call, which asks it again, finds out."""
     monkeypatch.setattr(registry.registry(), "complete", False)
     monkeypatch.setattr(registry.Registry, "_discover", lambda self: None)
-    assert api.backend_names() is None
+    assert registration.backend_names() is None
     with gemmhub.use(backend="nunpy"):
         pass
 

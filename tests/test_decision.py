@@ -12,11 +12,11 @@ import pytest
 from plugins.gemmhub_example_bad.backend import ASKING_FAULTS, Scripted
 
 import gemmhub
-from gemmhub import BackendDescription, Copy, Ready, Refusal, api, records
+from gemmhub import BackendDescription, Copy, Ready, Refusal, api
 from gemmhub._base import printing
 from gemmhub._call import bind
 from gemmhub._call.cache import CallCache
-from gemmhub._choice import decide, registry
+from gemmhub._choice import decide, records, registry
 from gemmhub.errors import AllocationError, InputError, KernelError, NoBackendError
 from plugins import GOOD, Site, add
 
@@ -156,8 +156,8 @@ def test_an_estimate_that_is_none_comes_last(operands, estimate):
     add(Scripted("vague", seconds=estimate))
     found = gemmhub.explain(*operands)
     assert found.chosen == "numpy"
-    assert (found["vague"].status, found["vague"].seconds, found["vague"].source) == ("able", None, "")
-    assert ("vague", "able", "-", "ranked after numpy") in found.rows()
+    assert (found["vague"].status, found["vague"].seconds, found["vague"].source) == ("eligible", None, "")
+    assert ("vague", "eligible", "-", "ranked after numpy") in found.rows()
     assert gemmhub.explain(*operands, backend="vague").chosen == "vague"
     json.dumps(found.to_dict(), allow_nan=False)
 
@@ -361,7 +361,7 @@ def test_a_forced_backend_is_the_only_one_asked(operands, where):
         verdict = gemmhub.plan(a, b, **options).decision["slow"]
         assert (verdict.status, verdict.reason, verdict.seconds) == ("not asked", "not the one asked for", None)
         assert not slow.calls["offer"]
-        assert gemmhub.explain(a, b, **options)["slow"].status == "able"
+        assert gemmhub.explain(a, b, **options)["slow"].status == "eligible"
     assert slow.calls["offer"] == 1
     assert gemmhub.plan(a, b).decision.chosen == "slow"
 
@@ -398,7 +398,7 @@ def test_an_order_of_preference(operands, monkeypatch):
         add(backend)
     found = gemmhub.explain(*operands)
     assert (found.chosen, found.why) == ("second", "preferred by GEMMHUB_BACKEND")
-    assert [v.backend for v in found.verdicts if v.status in ("chosen", "able")] == ["second", "first", "numpy"]
+    assert [v.backend for v in found.verdicts if v.status in ("chosen", "eligible")] == ["second", "first", "numpy"]
 
 
 def test_an_unknown_backend_lists_the_known_ones(operands):
@@ -429,7 +429,7 @@ def test_a_decision_is_a_table_and_data(operands):
     assert lines[2].split() == ["backend", "verdict", "time", "remarks"]
     assert lines[3].endswith("default in tiles; copies b: 3 MiB, it needs column-major")
     statuses = {row[0]: row[1] for row in found.rows()}
-    expected = {"copying": "chosen", "numpy": "able", "picky": "refused", "raising": "failed", "absent": "absent"}
+    expected = {"copying": "chosen", "numpy": "eligible", "picky": "refused", "raising": "failed", "absent": "absent"}
     assert expected.items() <= statuses.items()
     for verdict in found.verdicts:
         assert found[verdict.backend] == verdict
@@ -561,7 +561,7 @@ def test_a_twin_has_the_strides_and_none_of_the_memory(rng):
     base = rng.standard_normal((7, 8, 6))
     views = [base, base.T, base[::-1, 2:, ::-2], base[1:1], base[:, 3:4, ::5], np.broadcast_to(base[0], (7, 8, 6))]
     for view in views:
-        twin = bind.NUMPY.twin(view)
+        twin = bind.NUMPY.empty_strided_like(view)
         assert (twin.shape, twin.strides, twin.dtype) == (view.shape, view.strides, view.dtype)
         assert not np.shares_memory(twin, base)
         twin[...] = view
@@ -583,7 +583,7 @@ def test_a_preference_for_another_device_has_a_row(operands, monkeypatch):
     monkeypatch.setenv("GEMMHUB_BACKEND", "elsewhere, cublas")
     gemmhub.reload()
     elsewhere = Scripted("elsewhere")
-    described = BackendDescription("elsewhere", lambda: elsewhere, "for tests", contract=2, device_kinds=("cuda",))
+    described = BackendDescription("elsewhere", lambda: elsewhere, "for tests", contract=2, device_types=("cuda",))
     registry.registry().add(described, "elsewhere", "gemmhub-elsewhere")
     found = gemmhub.explain(*operands)
     assert found.chosen == "numpy"

@@ -20,7 +20,7 @@ from benchmarks.pages import figure, scaling, tables
 from benchmarks.pages import map as map_page
 from gemmhub import config, errors
 from gemmhub._call import options
-from gemmhub._choice.registry import SUGGESTIONS
+from gemmhub._choice import suggestions
 from gemmhub._measure import race
 from gemmhub.cli.main import main as command_line
 from gemmhub.kit import corrections
@@ -71,14 +71,14 @@ def test_exception_tree():
     assert drawn == {error.__name__ for error in ERRORS}
 
 
-@pytest.mark.parametrize("suggestion", SUGGESTIONS, ids=lambda suggestion: suggestion.backend)
+@pytest.mark.parametrize("suggestion", suggestions.known(), ids=lambda suggestion: suggestion.backend)
 def test_suggested_backends(suggestion):
     """README's table lists every distribution that the library suggests."""
     assert README.count(f"| `{suggestion.backend}` | {suggestion.distribution} |") == 1
 
 
 def test_no_names_that_do_not_exist():
-    others = {"toml", "arrays", "doctor", "build"}  # a file, and groups of entry points
+    others = {"toml", "arrays", "doctor", "build", "hardware"}  # a file, and groups of entry points
     for name in set(re.findall(r"\bgemmhub\.(\w+)", TEXT)) - others:
         assert hasattr(gemmhub, name) or importlib.util.find_spec(f"gemmhub.{name}"), name
 

@@ -498,7 +498,7 @@ def test_an_out_that_cannot_be_doubled_is_not_written(monkeypatch, rng):
     def no_memory(*_):
         raise AllocationError("none left")
 
-    monkeypatch.setattr(NumpyArrays, "twin", no_memory)
+    monkeypatch.setattr(NumpyArrays, "empty_strided_like", no_memory)
     monkeypatch.setattr(NumpyArrays, "empty", no_memory)
     with pytest.raises(AllocationError):
         gemmhub.matmul(x, x, out=x)

@@ -46,7 +46,7 @@ def test_many_threads_keep_the_limit() -> None:
 
 
 def test_a_full_cache_of_calls_decides_nothing_twice_that_still_fits(monkeypatch) -> None:
-    monkeypatch.setattr(cache, "_MOST", 3 * 20)
+    monkeypatch.setattr(cache, "_MAX_ENTRIES", 3 * 20)
     monkeypatch.setattr(NumpyBackend, "by_bucket", False)  # so that each size is decided by itself
     gemmhub.reload()
     asked = []

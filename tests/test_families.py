@@ -13,9 +13,9 @@ from plugins.gemmhub_example_bad.backend import Scripted
 from products import BF16, F16, F32, F64, I8, draw, ratio, relaid
 
 import gemmhub
-from gemmhub import Refusal, api, records
+from gemmhub import Refusal, api
 from gemmhub._call import family
-from gemmhub._choice import decide
+from gemmhub._choice import decide, records
 from gemmhub.backend import Kernel
 from gemmhub.buckets import end
 from gemmhub.errors import DTypeError, OutputError, ShapeError
@@ -311,7 +311,7 @@ def test_settings_and_reload_forget_families(decided):
 
 
 def test_the_table_of_families_is_bounded(monkeypatch):
-    monkeypatch.setattr(family, "_MOST", 50)
+    monkeypatch.setattr(family, "_MAX_ENTRIES", 50)
     gemmhub.reload()
     add(ByBucket())
     for m in range(1, 400):

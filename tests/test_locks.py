@@ -260,7 +260,7 @@ assert seen == ["before b", "before a", "a", "b"] * 2, seen
 
 
 LAUNCHING = {
-    "native/cuda_scratch.py", "mublas/pointers.py", "mublas/memory.py", "musa_kernels/scratch.py",
+    "mublas/pointers.py", "mublas/memory.py", "musa_kernels/scratch.py",
     "mutlass/workspace.py", "mudnn/engine.py", "cublas/workspace.py", "cublas/kernel.py",
 }  # fmt: skip
 """Modules whose locks order launches on a device, which a forked child has none of."""

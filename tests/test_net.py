@@ -73,7 +73,7 @@ def test_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [
-    {"least": np.zeros(3)}, {"least": np.array([2, 0])}, {"mean": np.array([0, math.nan])}, {"scale": np.ones(1)},
+    {"min": np.zeros(3)}, {"min": np.array([2, 0])}, {"mean": np.array([0, math.nan])}, {"scale": np.ones(1)},
     {"layers": ((np.ones((3, 1)), np.zeros(1)),)}, {"layers": ((np.ones((2, 2)), np.zeros(2)),)},
     {"layers": ((np.ones((2, 1)), np.zeros(2)),)}, {"layers": ((np.ones((2, 1)), np.array([math.inf])),)},
     {"layers": ((np.ones((2, 4)), np.zeros(4)), (np.ones((3, 1)), np.zeros(1)))},

@@ -122,7 +122,7 @@ def test_too_many_infinite_operands_are_sampled_and_reported(rng, monkeypatch):
     a, b = draw(rng, (60, 40), F32), draw(rng, (40, 70), F32)
     litter(rng, a, (np.inf,), 50)
     c = multiply(a, b)
-    monkeypatch.setattr(nonfinite, "_KINDS", 1)
+    monkeypatch.setattr(nonfinite, "_SIGN_PRODUCTS", 1)
     monkeypatch.setattr(nonfinite, "WORK", 1)
     verdict = spot_check(a, b, c, seed=0)
     assert verdict

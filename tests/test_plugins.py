@@ -20,7 +20,7 @@ import pytest
 from plugins.gemmhub_example_bad.backend import LOADING_FAULTS, Scripted
 
 import gemmhub
-from gemmhub._choice import decide
+from gemmhub._choice import decide, suggestions
 from gemmhub._choice import registry as plugins
 from gemmhub.backend import CONTRACT
 from gemmhub.kit import install
@@ -182,7 +182,7 @@ NAMED = {
     "contract_text": ("bad-description", "its contract is '1', not an int", "report it"),
     "bad_name": ("Bad Name", "'Bad Name' is not a lower-case name", "report it"),
     "name_empty": ("", "'' is not a lower-case name", "report it"),
-    "no_devices": ("bad-description", "its device_kinds are None", "report it"),
+    "no_devices": ("bad-description", "its device_types are None", "report it"),
     "variables_text": ("bad-description", "its variables are 'GEMMHUB_BAD'", "report it"),
 }
 
@@ -511,10 +511,9 @@ def test_reload_sees_what_was_switched_off_since(site, monkeypatch):
 
 def test_suggestions_name_what_to_install(site, operands):
     offered = {s.name: s for s in gemmhub.backends() if s.state == "not installed"}
-    known = {s.backend for s in plugins.SUGGESTIONS}
     installed = {e.distribution for e in plugins.registry()}
-    assert offered.keys() == {s.backend for s in plugins.SUGGESTIONS if s.distribution not in installed}
-    assert known
+    assert offered.keys() == {s.backend for s in suggestions.known() if s.distribution not in installed}
+    assert suggestions.known()
     for found in offered.values():
         assert found.remedy == install.command(found.distribution)
         assert str(found) == f"{found.name} ({found.distribution}) not installed ({found.remedy})"
@@ -523,7 +522,7 @@ def test_suggestions_name_what_to_install(site, operands):
 
 
 def test_a_backend_that_is_not_installed_has_its_command(operands):
-    suggestion = next(s for s in plugins.suggestions() if s.device_kind == "musa")
+    suggestion = next(s for s in plugins.missing() if s.device_type == "musa")
     assert suggestion.backend not in {v.backend for v in gemmhub.explain(*operands).verdicts}
     with pytest.raises(gemmhub.NoBackendError, match=re.escape(install.command(suggestion.distribution))) as caught:
         gemmhub.matmul(*operands, backend=suggestion.backend)
@@ -531,7 +530,9 @@ def test_a_backend_that_is_not_installed_has_its_command(operands):
 
 
 def test_what_could_be_installed_for_this_device_is_shown(operands):
-    for suggestion in plugins.suggestions("cpu"):
+    for suggestion in plugins.missing():
+        if suggestion.device_type != "cpu":
+            continue
         verdict = gemmhub.explain(*operands)[suggestion.backend]
         assert (verdict.status, verdict.remedy) == ("not installed", install.command(suggestion.distribution))
 

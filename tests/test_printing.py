@@ -14,8 +14,8 @@ from plugins.gemmhub_example_bad.backend import Scripted
 import gemmhub
 from gemmhub import Absent, Ready, Refusal, errors
 from gemmhub._base import printing
-from gemmhub._check.compare import Compared, Comparison
 from gemmhub._choice.status import BackendStatus
+from gemmhub._measure.compare import Compared, Comparison
 from gemmhub._measure.tune import Tuned, TuneResult
 from gemmhub.capability import CPU
 from plugins import add

@@ -12,8 +12,8 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import Kernel, records
-from gemmhub._choice import decide
+from gemmhub import Kernel
+from gemmhub._choice import decide, records
 from gemmhub._measure import race
 from plugins import add
 
@@ -261,7 +261,7 @@ def test_a_newcomer_of_one_candidate_is_raced_where_the_record_is_too_slow_to_re
 
 def able(operands):
     """Each backend that can multiply ``operands``, by name."""
-    return [(x.entry.name, x) for x in decide.able_backends(gemmhub.explain(*operands).problem)]
+    return [(x.entry.name, x) for x in decide.eligible_backends(gemmhub.explain(*operands).problem)]
 
 
 def test_what_fails_in_a_race_is_not_chosen_by_its_estimate(operands):

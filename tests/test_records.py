@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gemmhub
-from gemmhub import records
 from gemmhub._base import processors
+from gemmhub._choice import records
+from gemmhub._choice.records import Record
 from gemmhub.errors import RecordError
-from gemmhub.records import Record
 
 ROOT = Path(gemmhub.__file__).parent.parent
 ONE = np.ones((2, 2), np.float32)
@@ -388,7 +388,7 @@ def test_a_line_that_the_limit_cuts_is_left_out(tmp_path, monkeypatch, caplog):
     lines = [replace(SOME, candidate=f"tile{i}").line() for i in range(3)]
     path.write_text("".join(f"{text}\n" for text in lines), encoding="utf-8")
     for limit, count in ((len(lines[0]) + 1, 1), (2 * len(lines[0]) + 1, 1), (2 * len(lines[0]) + 2, 2), (10**6, 3)):
-        monkeypatch.setattr(records, "_MOST_BYTES", limit)
+        monkeypatch.setattr(records, "_MAX_BYTES", limit)
         gemmhub.reload()
         caplog.clear()
         assert len(records._index().of(SOME.problem)) == count
@@ -522,7 +522,7 @@ def test_the_fastest_record_of_a_candidate_that_still_exists(monkeypatch, tmp_pa
 WRITER = """
 import sys
 from pathlib import Path
-from gemmhub.records import Record, write
+from gemmhub._choice.records import Record, write
 path, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -563,7 +563,7 @@ def test_concurrent_processes_lose_nothing(tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from gemmhub.records import Record, write
+from gemmhub._choice.records import Record, write
 path, who, i = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 import filelock
 print("ready", flush=True)

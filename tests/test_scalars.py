@@ -12,7 +12,7 @@ import gemmhub
 from gemmhub import dtypes
 from gemmhub._call.options import request
 from gemmhub.capability import CPU, Device
-from gemmhub.dtypes import scalar_kind
+from gemmhub.dtypes import scalar_class
 from gemmhub.errors import InputError
 
 WIDE = (1e40, -1e300, 1e-40, 1e-50, -1e-310, 2.0**128, 2.0**-127, 3.5e38, 10**60)
@@ -116,7 +116,7 @@ def test_a_call_and_its_cache_distinguish_the_scalars(rng):
     a, b = (draw(rng, (6, 6), F32) * F32.type(1e-12) for _ in range(2))
     for alpha in (2.0, 1e35, 1e50, 3.0, 1e39, 1e-50, 0.0, 1.0):
         assert ratio(gemmhub.matmul(a, b, alpha=alpha), a, b, alpha=alpha) <= 1
-    assert scalar_kind(1e38) != scalar_kind(1e39)
+    assert scalar_class(1e38) != scalar_class(1e39)
 
 
 def test_a_plan_takes_what_its_accumulator_holds(rng):

@@ -302,7 +302,7 @@ def test_a_backend_without_scales_refuses_and_says_so(rng):
     with pytest.raises(NoBackendError) as caught:
         gemmhub.matmul(a, b, scale_a=scale, backend="unscaled")
     refused = caught.value.decision["unscaled"]
-    assert refused.reason == "it does not take scales of operands (scale_a=)"
+    assert refused.reason == "it does not take quantization scales (scale_a=)"
     assert "pass one factor as alpha=" in refused.remedy
 
 

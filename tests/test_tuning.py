@@ -13,9 +13,9 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import records
 from gemmhub._base import processors
 from gemmhub._base.timing import Timing, interleave
+from gemmhub._choice import records
 from gemmhub._measure import tune as tuning
 from gemmhub.errors import InputError, NoBackendError, RecordError
 from plugins import GOOD, Site, add

@@ -9,8 +9,8 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import records
 from gemmhub._base.timing import Timing
+from gemmhub._choice import records
 from gemmhub._measure import tune
 from plugins import add
 

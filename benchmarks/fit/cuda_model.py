@@ -4,7 +4,7 @@
     python -m benchmarks.run.cuda_torch --quick --every --order nn --dtype bfloat16 --json [...]/cuda_bf16.json
     python -m benchmarks.fit.cuda_model [--write] benchmarks/results/h200/cuda_f32.json [...]/cuda_bf16.json
 
-It needs gemmhub-cuda, but no card. It is a reproducible random search from the constants in gemmhub_cuda/fitted.py.
+It needs gemmhub-cuda, but no card. It is a reproducible random search from the constants in its cost/fitted.py.
 It minimises the difference of logarithms of estimated and measured times, with most weight on fast candidates, and
 the loss through the model's choice. It prints the quality of the fit; ``--write`` writes the constants to fitted.py.
 """
@@ -19,10 +19,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from gemmhub_cuda import fitted, mma, model, sgemm, wave_model
-from gemmhub_cuda.fitted import Fitted
+from gemmhub_cuda.candidate import Choice
+from gemmhub_cuda.cost import fitted, model, wave_model
+from gemmhub_cuda.cost.fitted import Fitted
 from gemmhub_cuda.lower import lowered
-from gemmhub_cuda.model import Card, Choice
+from gemmhub_cuda.variants import mma, sgemm
+from gemmhub_cuda.variants.card import Card
 
 from gemmhub.capability import Device, Refusal
 from gemmhub.testing.problems import problem

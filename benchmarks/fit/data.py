@@ -20,7 +20,11 @@ from gemmhub.problem import GemmProblem
 Array = np.ndarray[Any, Any]
 Key = tuple[str, str]
 """Plugin and kind of a network."""
-PLUGINS = ("cublas", "hopper", "cuda")
+PLUGINS = {
+    "cublas": "gemmhub_cublas.corrections",
+    "hopper": "gemmhub_hopper.cost.corrections",
+    "cuda": "gemmhub_cuda.cost.corrections",
+}
 _NEAR, _LEAST = 5.0, 0.01
 """Decay of a candidate's weight with its distance from the fastest of its product, and its least value."""
 _HELD = 20
@@ -61,7 +65,7 @@ class Data:
 
 def plugins() -> dict[str, ModuleType]:
     """Return the modules that describe candidates, by plugin."""
-    return {name: importlib.import_module(f"gemmhub_{name}.corrections") for name in PLUGINS}
+    return {name: importlib.import_module(module) for name, module in PLUGINS.items()}
 
 
 def margins(names: Iterable[str]) -> dict[str, float]:
@@ -71,8 +75,8 @@ def margins(names: Iterable[str]) -> dict[str, float]:
 
 def cards(facts: dict[str, Any]) -> dict[str, Any]:
     """Return, for each plugin, the card of card.json as its ``describe`` takes it."""
-    from gemmhub_cuda.model import Card as CudaCard
-    from gemmhub_hopper.model import Card as HopperCard
+    from gemmhub_cuda.variants.card import Card as CudaCard
+    from gemmhub_hopper.cost.model import Card as HopperCard
 
     capability = tuple(facts["capability"])
     common = facts["sms"], facts["clock"], facts["bandwidth"]

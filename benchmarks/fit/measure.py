@@ -32,8 +32,11 @@ from typing import Any, NamedTuple
 import torch
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cuda.backend import CudaBackend
-from gemmhub_hopper import choose, gemv, lower
 from gemmhub_hopper.backend import HopperBackend
+from gemmhub_hopper.candidates import gemv
+from gemmhub_hopper.cost import choose
+from gemmhub_hopper.lowering import lower
+from gemmhub_nvidia import clusters
 
 from benchmarks.fit import sample
 from benchmarks.lib.cuda_graphs import Call, launching
@@ -42,7 +45,6 @@ from benchmarks.lib.one_backend import prepared
 from benchmarks.lib.torch_calls import RATES, Setup, torch_calls
 from gemmhub.backend import Offer
 from gemmhub.capability import Absent, Refusal
-from gemmhub.kit import cuda_clusters
 from gemmhub.problem import GemmProblem
 
 _FIRST, _BEHIND, _DRAWN = 6, 40, 4
@@ -317,7 +319,7 @@ def card_facts(tools: Tools) -> dict[str, Any]:
     gpu, cuda = tools.hopper.machine.gpus[0], tools.cuda.machine.cards[0]
     return {
         "name": gpu.name, "sms": gpu.sms, "clock": gpu.clock, "bandwidth": gpu.bandwidth,
-        "capability": list(gpu.capability), "clusters": list(cuda_clusters.asked(gpu)),
+        "capability": list(gpu.capability), "clusters": list(clusters.asked(gpu)),
         "shared_per_block": cuda.shared_per_block, "shared_per_sm": cuda.shared_per_sm,
         "threads_per_sm": cuda.threads_per_sm, "library": tools.cublas.machine.library.version,
         "driver": "{}.{}".format(*gpu.driver.cuda_version), "torch": torch.__version__,

@@ -263,7 +263,7 @@ def main() -> int:
     unknown = chosen - {(name, kind) for name, module in modules.items() for kind in module.KINDS}
     if unknown or options.folds == 1:
         parser.error(f"there is no kind {'/'.join(min(unknown))}" if unknown else "at least 2 folds are needed")
-    folders = {name: Path(module.__file__ or "").parent / "data" for name, module in modules.items()}
+    folders = {name: module.DATA for name, module in modules.items()}
     rows = [row for folder in options.folders for name in sample.SHARES
             for row in sample.read(folder / f"{name}.jsonl")]  # fmt: skip
     start = time.monotonic()

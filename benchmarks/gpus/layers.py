@@ -178,7 +178,7 @@ def left_free(multiprocessors: int) -> Iterator[None]:
     if not multiprocessors:
         yield
         return
-    from gemmhub_hopper.model import Card
+    from gemmhub_hopper.cost.model import Card
 
     whole = Card.max_active_clusters
     Card.max_active_clusters = lambda self, size: max(1, whole(self, size) * (self.sms - multiprocessors) // self.sms)

@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from gemmhub_nvidia import nvrtc
 
 from benchmarks.ladder.steps import FAMILIES, Params, Step, steps
-from gemmhub.kit import nvrtc
 
 _EMULATED = Path(__file__).resolve().parents[2] / "plugins" / "gemmhub-cuda" / "tests" / "emulated.py"
 _WARP = {"sgemm": (1, 32), "mma": (16, 8)}

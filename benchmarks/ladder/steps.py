@@ -10,11 +10,10 @@ import ctypes
 import re
 from ctypes import c_int, c_uint64
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
-from gemmhub.kit.nvrtc import Source
+from gemmhub_nvidia import sources
+from gemmhub_nvidia.nvrtc import Source
 
 FOLDER = Path(__file__).parent
 FAMILIES = {"sgemm": ("float32", "nn", 4), "mma": ("bfloat16", "nt", 2)}
@@ -63,16 +62,10 @@ class Step:
 
     def source(self, capability: tuple[int, int]) -> Source:
         """Return the source for NVRTC. It needs gemmhub-cuda, whose wrappers of instructions the kernels use."""
-        arch = f"sm_{capability[0]}{capability[1]}"
+        arch = "sm_{}{}".format(*capability)
         texts = {path.name: path.read_text() for path in (self.path, FOLDER / "common.cuh")}
-        options = f"--gpu-architecture={arch}", "--std=c++17"
-        return Source(f"ladder-{self.name}-{arch}", self.path.name, {**texts, **_wrappers()}, options)
-
-
-@cache
-def _wrappers() -> dict[str, str]:
-    kernels = resources.files("gemmhub_cuda") / "kernels"
-    return {name: (kernels / name).read_text() for name in ("device.cuh", "ptx.cuh")}
+        wrappers = {name: sources.files("gemmhub_cuda")[name] for name in ("device.cuh", "ptx.cuh")}
+        return sources.source(f"ladder-{self.name}-{arch}", self.path.name, {**texts, **wrappers}, arch, {})
 
 
 def read(path: Path) -> Step:

@@ -14,7 +14,7 @@ from benchmarks.lib.cuda_graphs import Call, Rig, expected, launching
 from benchmarks.lib.drawn import LARGE, Product, Sizes
 from benchmarks.lib.drawn import problem as problem_of
 from benchmarks.lib.one_backend import prepared
-from benchmarks.lib.torch_calls import RATES, kind_of
+from benchmarks.lib.torch_calls import RATES, call_key
 from gemmhub.backend import Backend, Offer
 from gemmhub.problem import GemmProblem
 
@@ -44,7 +44,7 @@ def problem(m: int, n: int, k: int, order: str, dtype: str) -> GemmProblem:
 
 def rig_of(m: int, n: int, k: int, order: str, dtype: str) -> Rig:
     """Return the rig that times one product."""
-    return Rig(m, n, k, order, kind_of(dtype), expected(m, n, k, RATES[dtype]))
+    return Rig(m, n, k, order, call_key(dtype), expected(m, n, k, RATES[dtype]))
 
 
 def caller(backend: Backend, asked: GemmProblem, candidate: str, workspace: int) -> Call:

@@ -33,7 +33,7 @@ class Setup(Rig):
         self.product = product
         batch, m, n, k = product.sizes
         seconds = max(3e-6, product.flops / RATES[product.dtype])
-        super().__init__(m, n, k, product.orders, kind_of(product.dtype), seconds, batch)
+        super().__init__(m, n, k, product.orders, call_key(product.dtype), seconds, batch)
 
     def _operands(self, m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
         batch = self.product.sizes.batch
@@ -42,7 +42,7 @@ class Setup(Rig):
         return a, b, torch.empty((batch, m, n) if batch > 1 else (m, n), device="cuda", dtype=result)
 
 
-def kind_of(dtype: str) -> torch.dtype:
+def call_key(dtype: str) -> torch.dtype:
     """Return the torch dtype of a name; that of "tf32" is float32."""
     kind: torch.dtype = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
     return kind
@@ -66,9 +66,9 @@ def extras(product: Product) -> dict[str, Any]:
     if not product.epilogue:
         return {}
     if product.epilogue == "beta c":
-        return {"c": torch.randn(m, n, device="cuda", dtype=kind_of(product.dtype)), "beta": 0.5}
+        return {"c": torch.randn(m, n, device="cuda", dtype=call_key(product.dtype)), "beta": 0.5}
     activation = product.epilogue.partition("+")[2] or None
-    return {"bias": torch.randn(n, device="cuda", dtype=kind_of(product.dtype)), "activation": activation}
+    return {"bias": torch.randn(n, device="cuda", dtype=call_key(product.dtype)), "activation": activation}
 
 
 def torch_calls(product: Product, more: dict[str, Any]) -> dict[str, Callable[[Any, Any, Any], object]]:

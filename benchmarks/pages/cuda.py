@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from gemmhub_cuda import model
+from gemmhub_cuda.cost import model
 
 from benchmarks.fit import cuda_model
 from benchmarks.lib import results

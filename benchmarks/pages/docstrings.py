@@ -19,15 +19,16 @@ _SECTION = re.compile(
 
 
 class Pages(griffe.Extension):
-    """Rewrites the docstrings of gemmhub, and the signatures of products."""
+    """Rewrites the docstrings of gemmhub and its plugins, and the signatures of products."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Called once for each package that is loaded."""
+        if pkg.path.partition("_")[0] == "gemmhub":
+            _rewrite(pkg)
         if pkg.path != "gemmhub":
             return
-        _rewrite(pkg)
         options = pkg["_call.options.Options"].attributes
-        for function in (*pkg["api"].functions.values(), pkg["_check.compare.compare"]):
+        for function in (*pkg["api"].functions.values(), pkg["_measure.compare.compare"]):
             function.overloads = None  # they are for type checkers
             if "options" in function.parameters:
                 del function.parameters["options"]

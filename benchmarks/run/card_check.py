@@ -24,7 +24,7 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).parents[2]
-PROJECTS = (ROOT, *(ROOT / "plugins" / f"gemmhub-{name}" for name in ("cublas", "cuda", "hopper")))
+PROJECTS = (ROOT, *(ROOT / "plugins" / f"gemmhub-{name}" for name in ("nvidia", "cublas", "cuda", "hopper")))
 THREADS = "fresh or context or nested or streams or graph or clusters or addresses or determin"
 PRODUCTS = "test_product or follow or special"
 SETS = {

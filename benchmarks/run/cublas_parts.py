@@ -26,7 +26,7 @@ from benchmarks.lib import results
 from benchmarks.lib.beside_torch import caller, problem
 from benchmarks.lib.cuda_graphs import matrix
 from benchmarks.lib.one_backend import opened
-from benchmarks.lib.torch_calls import kind_of
+from benchmarks.lib.torch_calls import call_key
 from gemmhub.backend import WORKSPACE
 from gemmhub.capability import Refusal
 
@@ -79,7 +79,7 @@ def main() -> int:
     found = opened(backend)
     if found is None:
         return 1
-    kind = kind_of(options.dtype)
+    kind = call_key(options.dtype)
     rng, end, size = random.Random(options.seed), time.monotonic() + options.seconds, _FOUND
     counts: Counter[str] = Counter()
     wrong = []

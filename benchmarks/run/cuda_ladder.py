@@ -19,6 +19,8 @@ from ctypes import addressof, c_uint, c_void_p
 from pathlib import Path
 from typing import Any
 
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.driver import KERNELS, Driver, DriverError, Gpu, load
 from rich.console import Console
 from rich.table import Table
 
@@ -28,7 +30,6 @@ from benchmarks.lib import results
 from benchmarks.pages import ladder as ladder_page
 from benchmarks.pages import tables
 from gemmhub.capability import Absent
-from gemmhub.kit import cuda, nvrtc
 
 _LAUNCH = {"cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)}
 _CHECKED = (2304, 384, 512)
@@ -46,8 +47,8 @@ class Card:
 
     def __init__(self, index: int) -> None:
         """Raise OSError, AttributeError or DriverError without a driver; CompilerError without an NVRTC for it."""
-        self.driver = cuda.load({**cuda.KERNELS, **_LAUNCH})
-        self.gpu = cuda.Gpu(self.driver, index)
+        self.driver = load({**KERNELS, **_LAUNCH})
+        self.gpu = Gpu(self.driver, index)
         found = nvrtc.look(nvrtc.load, self.driver)
         if isinstance(found, Absent):
             raise nvrtc.CompilerError(found.reason, found.remedy)
@@ -58,7 +59,7 @@ class Card:
         return self.gpu.function(image, KERNEL, step.shared_bytes)
 
 
-def launch(driver: cuda.Driver, function: int, step: Step, params: Params, stream: int) -> None:
+def launch(driver: Driver, function: int, step: Step, params: Params, stream: int) -> None:
     """Launch a step; ValueError for a product that it does not take."""
     m, n, k = params.m, params.n, params.k
     refusal = step.refusal(m, n, k)
@@ -183,7 +184,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any] | str:
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
         card = Card(torch.cuda.current_device())
-    except (OSError, AttributeError, cuda.DriverError, nvrtc.CompilerError) as error:
+    except (OSError, AttributeError, DriverError, nvrtc.CompilerError) as error:
         return str(error)
     families: dict[str, list[dict[str, Any]]] = {}
     for family in [options.only] if options.only else FAMILIES:

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gemmhub_cuda import model
 from gemmhub_cuda.backend import CudaBackend
+from gemmhub_cuda.cost import model
 from gemmhub_cuda.lower import Lowering, lowered
 
 import gemmhub

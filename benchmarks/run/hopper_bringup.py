@@ -29,11 +29,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins" / "gemmhub-hopper" / "tests"))
 
 import numpy as np
-from gemmhub_hopper import sources
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.config import Form, Shape, Variant
-from gemmhub_hopper.prepass import KINDS
-from gemmhub_hopper.shapes import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES
+from gemmhub_hopper.variants import sources
+from gemmhub_hopper.variants.config import Form, Shape, Variant
+from gemmhub_hopper.variants.shapes import REGISTER_SHAPES, SHAPES, SPLIT_SHAPES
+from gemmhub_hopper.variants.sources import PREPASSES
+from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.nvrtc import Source
 from products import (
     BF16X3_PRODUCTS,
     BY_ROWS_PRODUCTS,
@@ -50,8 +52,6 @@ from products import (
 from vectors import VECTORS
 
 from benchmarks.lib.results import ROOT, save
-from gemmhub.kit import nvrtc
-from gemmhub.kit.nvrtc import Source
 
 PROBES = tuple(
     Product(shape, 64, 64, 64, a=a, b=b, dtype=dtype, out="float32")
@@ -264,7 +264,7 @@ def compiled(source: Source) -> str:
 def compile_all(products: list[Product]) -> None:
     start = time.perf_counter()
     every = [source for product in products for source in product.sources]
-    every += [*(sources.prepass(kind) for kind in KINDS), sources.f16_prepass()]
+    every += [*(sources.prepass(kind) for kind in PREPASSES), sources.f16_prepass()]
     kernels = list({(source.main, source.options): source for source in every}.values())
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for kernel, complaint in zip(kernels, pool.map(compiled, kernels)):

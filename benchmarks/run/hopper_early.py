@@ -19,10 +19,12 @@ from statistics import geometric_mean
 from typing import Any
 
 import torch
-from gemmhub_hopper import choose, lower, pdl
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.gemv import GemvChoice
-from gemmhub_hopper.pdl import Next
+from gemmhub_hopper.candidates.gemv import GemvChoice
+from gemmhub_hopper.cost import choose
+from gemmhub_hopper.launches import pdl
+from gemmhub_hopper.launches.pdl import Next
+from gemmhub_hopper.lowering import lower
 
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import close, drawn, problem, rig_of

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gemmhub_hopper import choose, lower
 from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.launch import Launch
+from gemmhub_hopper.cost import choose
+from gemmhub_hopper.launches.launch import Launch
+from gemmhub_hopper.lowering import lower
 
 from benchmarks.lib import results
 from benchmarks.lib.beside_torch import caller, compared, drawn, print_summaries, problem, rig_of
@@ -54,7 +55,7 @@ PRODUCTS = QUICK + (
     (1, 4096, 14336), (1, 6144, 4096), (64, 64, 16384), (256, 256, 8192), (512, 512, 16384),
 )  # fmt: skip
 """Sizes (m, n, k)."""
-_MOST = 36
+_MAX_ENTRIES = 36
 """Number of candidates of a product that ``--every`` always times; of the others, every third."""
 _PACKED = "packed"
 _FAR_SLOWER = 3
@@ -82,7 +83,7 @@ def names(backend: HopperBackend, asked: GemmProblem, offer: Offer, options: arg
     if not options.every:
         return offer.names if options.candidates else offer.names[:1]
     ranked = _ranked(backend, asked, offer.workspace, _FAR_SLOWER)
-    return list(dict.fromkeys([offer.first.name, *ranked[:_MOST], *ranked[_MOST::3]]))
+    return list(dict.fromkeys([offer.first.name, *ranked[:_MAX_ENTRIES], *ranked[_MAX_ENTRIES::3]]))
 
 
 def _ranked(backend: HopperBackend, asked: GemmProblem, workspace: int, slower: float) -> list[str]:

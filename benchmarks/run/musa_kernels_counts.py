@@ -213,8 +213,9 @@ KINDS = tuple(itertools.product((False, True), repeat=3))
 
 def resources():
     """Return the resources of the draft and of the usual tiles; or the reason why there are none."""
-    from gemmhub_musa_kernels import source
-    from gemmhub_musa_kernels.choose import PIPELINED, USUAL, Candidate, defines
+    from gemmhub_musa_kernels import sources
+    from gemmhub_musa_kernels.choose import USUAL, Candidate, defines
+    from gemmhub_musa_kernels.sources import PIPELINED
     from gemmhub_musa_sim.cuda import nvcc
 
     from gemmhub.dtypes import as_dtype
@@ -227,7 +228,7 @@ def resources():
         flags = ("-I", str(KERNELS), *defines(Candidate(PIPELINED, USUAL[warp]), arch, half, half))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "pipelined.mu"
-            file.write_text(source.text("pipelined"))
+            file.write_text(sources.text("pipelined"))
             numbers = compiled(nvcc, file, flags)
         for number, (deep_a, deep_b, whole) in zip(numbers, KINDS):
             name = f"{arch}, A along {'k' if deep_a else 'm'}, B along {'k' if deep_b else 'n'}"

@@ -25,7 +25,7 @@ import gemmhub
 from benchmarks.lib import results
 
 Call = Callable[[], object]
-_MOST = 32
+_MAX_ENTRIES = 32
 """The largest size of a small product on the CPU."""
 _WEIGHT = 4096
 
@@ -82,12 +82,12 @@ def on_cpu(calls: int, rng: np.random.Generator) -> Iterator[Row]:
         for order, count in many.items():
             # Of what several backends compute, n and k repeat, as weights do.
             weights = [
-                tuple(int(x) for x in rng.integers(1, _MOST, 2))
+                tuple(int(x) for x in rng.integers(1, _MAX_ENTRIES, 2))
                 for _ in range(1 if np.dtype(dtype).itemsize < 4 else 50)
             ]
-            sizes = [(int(rng.integers(1, 8 * _MOST)), *weights[i % len(weights)]) for i in range(count)]
+            sizes = [(int(rng.integers(1, 8 * _MAX_ENTRIES)), *weights[i % len(weights)]) for i in range(count)]
             most = max(m * max(n, k) for m, n, k in sizes)
-            x, y = (rng.integers(-8, 8, size).astype(dtype) for size in (most, _MOST * _MOST))
+            x, y = (rng.integers(-8, 8, size).astype(dtype) for size in (most, _MAX_ENTRIES * _MAX_ENTRIES))
 
             def pair(m: int, n: int, k: int, x: Any = x, y: Any = y, options: Any = options) -> tuple[Call, Call]:
                 a, b = x[: m * k].reshape(m, k), y[: k * n].reshape(k, n)

@@ -1,6 +1,6 @@
 """Keeping values in a table of limited size: the oldest entry goes when a new one comes.
 
-The table is an OrderedDict: of a dict, the oldest entry is found in time proportional to the number of entries removed.
+The table is an OrderedDict: of a dict, the oldest entry takes time proportional to the number of entries removed.
 
 A table that is emptied when it is full decides everything anew from then on, also what repeats.
 """

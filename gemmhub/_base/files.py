@@ -1,4 +1,4 @@
-"""Opening whole files and replacing them atomically, safe against links, pipes and devices in their place."""
+"""Opening files and replacing them atomically, safe against links, pipes and devices of the same path."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read(path: str | os.PathLike[str], limit: int = -1, *, links: bool = True) -
 
 @contextmanager
 def replacing(path: Path, draft: Path | None = None, *, links: bool = True) -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of the file ``path`` when the block ends, in one step.
+    """A stream whose content replaces the file ``path`` when the block ends, in one step.
 
     A link is followed: what it points to is replaced. The new file has the old one's permissions, or those of any new
     file, and is on the disk when this returns. After an exception nothing has changed. It is written beside the target,

@@ -2,7 +2,7 @@
 
 On devices gemmhub never touches data, so all it keeps of an operand is a :class:`DeviceView`: the address of the
 first element, the shape and the strides. The functions below turn vectors into matrices, broadcast, and measure
-either kind; on ndarrays they return views that share memory.
+both; on ndarrays they return views that share memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gemmhub.dtypes import DType
 Array = Any
 """A numpy.ndarray or a :class:`DeviceView`."""
 
-MOST_ALIGNED = 256
+MAX_ALIGNMENT = 256
 """The largest alignment, in bytes, that is distinguished."""
 
 
@@ -108,7 +108,7 @@ def broadcast_shapes(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def whole_strides(x: Array) -> bool:
-    """Whether all strides are whole numbers of elements."""
+    """Whether all strides are multiples of the element size."""
     return not any(stride % x.itemsize for stride in x.strides)
 
 
@@ -116,16 +116,16 @@ def alignment(x: Array) -> int:
     """The alignment in bytes, as :class:`~gemmhub.problem.Operand` defines it."""
     if isinstance(x, DeviceView):
         if x.size == 0:
-            return MOST_ALIGNED  # no element is at its address
-        low = x.address % MOST_ALIGNED
-        return (low & -low or MOST_ALIGNED) if whole_strides(x) else 1
+            return MAX_ALIGNMENT  # no element is at its address
+        low = x.address % MAX_ALIGNMENT
+        return (low & -low or MAX_ALIGNMENT) if whole_strides(x) else 1
     return int(x.itemsize) if x.flags.aligned and whole_strides(x) else 1
 
 
 def distinct(x: Array) -> bool:
     """Whether no two elements share memory, as in all results of slicing and transposing.
 
-    (Views made by hand may be distinct without satisfying this test; numpy.lib.stride_tricks warns of them.)
+    (Views with manual strides may be distinct without satisfying this test; numpy.lib.stride_tricks warns of them.)
     """
     if x.size == 0:
         return True

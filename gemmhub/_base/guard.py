@@ -10,19 +10,21 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from gemmhub._base import printing
-from gemmhub.capability import Raised, Refusal
 from gemmhub.errors import AllocationError, GemmhubError, KernelError
+
+if TYPE_CHECKING:
+    from gemmhub.capability import Refusal
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MOST = 4000
-"""The most characters of a message that are kept; the traceback has all of it."""
+_MAX_ENTRIES = 4000
+"""Maximum number of characters of a message that are kept; the traceback has all of it."""
 
 
 def guarded(call: Callable[[], T], doing: str, remedy: str) -> T | Refusal:
@@ -38,6 +40,8 @@ def guarded(call: Callable[[], T], doing: str, remedy: str) -> T | Refusal:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        from gemmhub.capability import Raised  # here, so that importing gemmhub does not
+
         return Raised(f"{doing} raised {words(error)}", remedy, _trace(), type(error))
 
 
@@ -70,13 +74,13 @@ def neutral() -> Iterator[None]:
             yield
     finally:
         _here.neutral = False
-        pattern.thread = None  # a copy of the filters that another thread made meanwhile keeps the entry
+        pattern.thread = None  # another thread's copy of the filters keeps the entry
         with suppress(ValueError):
             filters.remove(mine)
 
 
 class _ThisThread:
-    """In place of the pattern of a warning filter: matches every message of the thread that made it."""
+    """A pattern for a warning filter that matches every message of the thread that created it."""
 
     def __init__(self) -> None:
         self.thread: int | None = threading.get_ident()
@@ -92,7 +96,7 @@ def words(error: BaseException) -> str:
 
 def message(error: BaseException) -> str:
     """Return the message of an exception, also where its own methods raise."""
-    return _safe(lambda: str(error), "its message cannot be shown")[:_MOST].strip() or "no message"
+    return _safe(lambda: str(error), "its message cannot be shown")[:_MAX_ENTRIES].strip() or "no message"
 
 
 def _trace() -> str:
@@ -136,10 +140,10 @@ def translated(error: BaseException, backend: str) -> GemmhubError:
     """A kernel's exception as an error of gemmhub. Raises those that :func:`propagates` names."""
     if propagates(error):
         raise error
-    kind = type(error)  # isinstance() would ask the exception for its class
-    if issubclass(kind, GemmhubError):
+    cls = type(error)  # isinstance() would read the class that the exception claims
+    if issubclass(cls, GemmhubError):
         return cast("GemmhubError", error)
-    if issubclass(kind, MemoryError):
+    if issubclass(cls, MemoryError):
         return AllocationError(f"backend {backend!r} ran out of memory: {message(error)}")
     return KernelError(backend, words(error))
 
@@ -150,12 +154,12 @@ def out_of_memory(error: MemoryError) -> AllocationError:
 
 
 def memory_errors(function: F) -> F:
-    """Decorate a function so that it raises AllocationError in place of MemoryError."""
+    """Decorate a function so that it raises AllocationError instead of MemoryError."""
 
     @wraps(function)
-    def decorated(*given: Any, **options: Any) -> Any:
+    def decorated(*arguments: Any, **options: Any) -> Any:
         try:
-            return function(*given, **options)
+            return function(*arguments, **options)
         except AllocationError:
             raise
         except MemoryError as error:

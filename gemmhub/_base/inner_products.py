@@ -1,6 +1,6 @@
 """Inner products in double precision, for :mod:`gemmhub.accuracy`: values, sizes, and possible overflow.
 
-The inner dimension is taken in blocks, so that long operands are never widened whole.
+The inner dimension is taken in blocks, so that long operands are never widened at once.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Factors:
         self.size: Array = np.where(self.finite, np.abs(self.value), 0.0) if self.count else 1.0
 
     def grown(self, size: Array, alpha: float) -> Array:
-        """The most that an error of one partial product is multiplied by, given abs(alpha) and the sums of sizes."""
+        """Upper bound of the factor of an error of one partial product, from abs(alpha) and the sums of sizes."""
         return max(1.0, alpha) * self.reach * (np.maximum(size, 1.0) if self.count else 1.0)
 
     def extreme(self, alpha: float, smallest: float, largest: float) -> Array:
@@ -175,7 +175,7 @@ class Factors:
 def scaled(
     a: Array, b: Array, scale_a: Array | None, scale_b: Array | None, block: int
 ) -> list[tuple[Array, Array, Factors]]:
-    """The operands with their factors: whole, or each ``block`` of k where blocks have their own.
+    """The operands with their factors: entire, or each ``block`` of k where blocks have their own.
 
     Scales have the shapes that the public call takes: one dimension is the rows of a, or the columns of b.
     """

@@ -93,7 +93,7 @@ def host_times(
     batches: int = 20,
     longest: float = 20e-3,
 ) -> list[float]:
-    """Seconds until each of ``calls`` returns: the least of the means over ``batches``, taken in turn.
+    """Seconds until each of ``calls`` returns: the minimum of the means over ``batches``, taken in turn.
 
     ``synchronize`` waits for the device between batches and never within one: a device's queue holds 50 calls. A batch
     has fewer calls where they would occupy the device for more than ``longest`` seconds.
@@ -118,6 +118,6 @@ def host_times(
     return best
 
 
-def rotation(nbytes: float, cache: float = CLOCK.cache_bytes, most: int = 32) -> int:
+def rotation(nbytes: float, cache: float = CLOCK.cache_bytes, limit: int = 32) -> int:
     """The number of sets of operands of ``nbytes`` to rotate through so that none is in the cache."""
-    return max(1, min(most, int(-(-cache // max(nbytes, 1)))))
+    return max(1, min(limit, int(-(-cache // max(nbytes, 1)))))

@@ -16,7 +16,7 @@ def number(value: float) -> str:
 
 
 def rate_unit(gflops: Iterable[float | None]) -> tuple[str, float]:
-    """The unit for rates given in GFLOP/s, and the factor to it."""
+    """The unit for rates in GFLOP/s, and the factor to it."""
     large = max((rate for rate in gflops if rate is not None), default=0.0) >= 1e4
     return ("TFLOP/s", 1e-3) if large else ("GFLOP/s", 1.0)
 

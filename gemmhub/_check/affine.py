@@ -33,11 +33,11 @@ class Affine:
     terms: tuple[tuple[Any, Array], ...]
     """The addends: each a factor and a matrix (m, n), a view."""
     finite: tuple[Array, Array]
-    """Masks of the rows and the columns of which no whole addend is NaN or infinite."""
+    """Masks of the rows and the columns whose row or column addend is finite."""
 
     @staticmethod
-    def whole(product: Product) -> bool:
-        """Whether such a matrix is all of the result, so that sums of its elements carry information."""
+    def sums_inform(product: Product) -> bool:
+        """Whether the result is such a matrix, so that sums of its elements carry information."""
         if product.activation is not None or not all(
             _enters(name, axes) for name, (_, axes) in product.operands.items()
         ):
@@ -46,7 +46,7 @@ class Affine:
 
     @classmethod
     def of(cls, product: Product, batch: tuple[int, ...]) -> Affine:
-        """That of one matrix of ``product``: the argument of its activation where it has one."""
+        """The affine form of one matrix of ``product``: the argument of its activation where it has one."""
         m, n = product.a.shape[-2], product.b.shape[-1]
         factors = {"scale_a": np.ones(m), "scale_b": np.ones(n)}
         terms, finite = [], {"m": np.ones(m, bool), "n": np.ones(n, bool)}
@@ -54,8 +54,8 @@ class Affine:
             if not _enters(name, axes):
                 continue
             if name not in factors:
-                whole = {"mn": lambda x: x[batch], "m": lambda x: x[:, np.newaxis], "n": lambda x: x}[axes](x)
-                terms.append((product.beta if name == "c" else 1, np.broadcast_to(whole, (m, n))))
+                matrix = {"mn": lambda x: x[batch], "m": lambda x: x[:, np.newaxis], "n": lambda x: x}[axes](x)
+                terms.append((product.beta if name == "c" else 1, np.broadcast_to(matrix, (m, n))))
                 if axes in finite:
                     finite[axes] &= np.isfinite(widen(x))
             elif product.alpha != 0:
@@ -67,7 +67,7 @@ class Affine:
 
     @classmethod
     def plain_product(cls, m: int, n: int) -> Affine:
-        """That of ``a @ b`` itself."""
+        """The affine form of ``a @ b`` itself."""
         return cls(1, np.ones(m), np.ones(n), False, (), (np.ones(m, bool), np.ones(n, bool)))
 
     @property
@@ -97,7 +97,7 @@ class Affine:
 
     @property
     def reach(self) -> tuple[Array, Array]:
-        """The most that an error of underflow is multiplied by, for rows and columns."""
+        """Upper bound of the factor of an error of underflow, for rows and columns."""
         rows, columns = (np.where(np.abs(x) < np.inf, np.maximum(np.abs(x), 1.0), 1.0) for x in self._scales)
         return max(1.0, abs(self.alpha)) * rows, columns
 

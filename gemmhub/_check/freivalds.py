@@ -36,7 +36,7 @@ _WEIGHTS = np.arange(785, 1024, 2)
 VECTORS = 32
 """Number of sums of each row of an integer product: a wrong row is missed with a probability of at most 2**-VECTORS."""
 _CERTAIN = 64
-"""The most elements, of those that are certainly wrong, that are recomputed."""
+"""Maximum number of certainly wrong elements that are recomputed."""
 _HUGE = 2.0**480
 """Limit of scaled elements of C: larger ones are suspicious without a sum; smaller ones have finite squares."""
 
@@ -143,17 +143,17 @@ def sketch(
         row_factor = np.where(left.finite, affine.rows, 0.0) * row_scale
         col_factor = np.where(right.finite, affine.scale_b, 0.0) * col_scale
         ones, weight = np.ones(n), groups.weight / _STEPS
-        kind = np.complex128 if model.complex else np.float64
+        dtype = np.complex128 if model.complex else np.float64
         shape = (m, groups.count)
         # B: weighted sums and 2-norms over each group, per row.
-        sums, norms = np.zeros((k, groups.count), kind), np.zeros((k, groups.count))
+        sums, norms = np.zeros((k, groups.count), dtype), np.zeros((k, groups.count))
         for rows, cols, tile in tiles(b):
             tile = np.where(right.finite[cols], tile, 0.0) * col_factor[cols]
             sums[rows] += tile @ groups.spread(weight, cols)
             norms[rows] += _squares(tile) @ groups.spread(ones, cols)
         norms = np.sqrt(norms)
         # A: the product of the sums, and (Minkowski) the 2-norm of |A| |B| over each group.
-        residual, size, row_sums = np.zeros(shape, kind), np.zeros(shape), np.zeros(m)
+        residual, size, row_sums = np.zeros(shape, dtype), np.zeros(shape), np.zeros(m)
         for rows, cols, tile in tiles(a):
             tile = np.where(left.finite[rows, None], tile, 0.0) * row_factor[rows, None]
             residual[rows] -= tile @ sums[cols]
@@ -207,7 +207,7 @@ def sketch(
         detects = float(np.max(np.where(bound > 0.0, seen, np.where(bound == 0.0, 0.0, inf)), initial=0.0))
     ratio[wild], ratio[tainted] = inf, 0.0
     detects = inf if np.isnan(detects) else detects
-    return Sketch(groups, ratio, tainted, detects, suspects.found(), suspects.unexamined())
+    return Sketch(groups, ratio, tainted, detects, suspects.cells(), suspects.unexamined())
 
 
 def _scales(
@@ -307,12 +307,12 @@ def exact_sketch(
 
 def not_int32(c: Array) -> Array:
     """Elements (i, j), if any, of a floating matrix that are not integers in the range of int32; at most a few."""
-    found = Cells(_CERTAIN)
+    cells = Cells(_CERTAIN)
     for rows, cols, tile in tiles(c):
         wrong = ~((tile >= -(2.0**31)) & (tile < 2.0**31) & (tile == np.rint(tile)))
         if wrong.any():
-            found.offer(wrong, (rows.start, cols.start), np.zeros(tile.shape))
-    return found.index
+            cells.offer(wrong, (rows.start, cols.start), np.zeros(tile.shape))
+    return cells.index
 
 
 def outliers(product: Product, batch: tuple[int, ...], c: Array) -> Array:
@@ -321,7 +321,7 @@ def outliers(product: Product, batch: tuple[int, ...], c: Array) -> Array:
     By Cauchy and Schwarz no sum of products is larger than the product of two 2-norms, and relu, gelu and silu are no
     larger than their argument. What comes first is not finite though its operands are.
     """
-    found, affine = Cells(_CERTAIN), Affine.of(product, batch)
+    cells, affine = Cells(_CERTAIN), Affine.of(product, batch)
     with np.errstate(all="ignore"):
         bare = Side.survey(product.a[batch], 1), Side.survey(product.b[batch], 0)
         left, right = (side.scaled(*x) for side, x in zip(bare, affine.lines))
@@ -336,9 +336,9 @@ def outliers(product: Product, batch: tuple[int, ...], c: Array) -> Array:
             beside = np.where(tile == 0, 0.0, np.abs(tile) / limit)
             beside = np.where(finite, np.where(np.isnan(beside), inf, beside), -1.0)
             count = min(_CERTAIN, beside.size)
-            least = max(0.0, float(np.partition(beside, -count, axis=None)[-count])) if count else 0.0
-            found.offer(beside >= least, (rows.start, cols.start), -beside)
-    return found.index
+            threshold = max(0.0, float(np.partition(beside, -count, axis=None)[-count])) if count else 0.0
+            cells.offer(beside >= threshold, (rows.start, cols.start), -beside)
+    return cells.index
 
 
 def _product(x: Array, y: Array) -> Array:

@@ -1,7 +1,7 @@
 """Selection of elements to recompute among those that are NaN or infinite, or should be.
 
 Sums carry no information about them, but all are examined in O(n^2) operations. An element whose row of a and column
-of b are finite must have overflowed. The kind of any other follows from its operands: a NaN among them, an infinity
+of b are finite must have overflowed. The value of any other follows from its operands: a NaN among them, an infinity
 times 0, and infinite terms of both signs give NaN; infinite terms of one sign give that infinity.
 """
 
@@ -20,9 +20,9 @@ Array = Any
 WORK = 2**26
 """Budget of multiplications for recomputing such elements."""
 _CERTAIN = 64
-"""The most elements, of those that are certainly wrong, that are recomputed."""
-_KINDS = 2**31
-"""Multiplications (of signs, in BLAS) up to which the kind of every element is determined."""
+"""Maximum number of certainly wrong elements that are recomputed."""
+_SIGN_PRODUCTS = 2**31
+"""Maximum number of multiplications (of signs, in BLAS) that determine the value of every element."""
 
 
 def budget(k: int) -> int:
@@ -83,15 +83,15 @@ class _Infinities:
         return cls(np.flatnonzero(count > 0), np.flatnonzero(inner), count)
 
 
-class _Kinds:
-    """The kinds (inf, -inf, NaN) of elements with an operand that is not finite, for real operands."""
+class _SpecialValues:
+    """The values (inf, -inf, NaN) of elements with an operand that is not finite, for real operands."""
 
     def __init__(self, a: Array, b: Array, finite_a: Array, finite_b: Array) -> None:
         self.a, self.b = a, b
         self.left, self.right = _Infinities.find(a, 1, finite_a), _Infinities.find(b, 0, finite_b)
         work = len(self.left.lines) * len(self.left.inner) * b.shape[1]
         work += len(self.right.lines) * len(self.right.inner) * a.shape[0]
-        self.determined = work <= _KINDS
+        self.determined = work <= _SIGN_PRODUCTS
 
     def of(self, rows: slice, cols: slice) -> Array:
         """inf, -inf or NaN for the elements of a tile; 0 for those whose operands are finite."""
@@ -106,8 +106,8 @@ class _Kinds:
             signs[:, lines - cols.start] += np.sign(widen(self.a[rows, inner])) @ _infinite_signs(infinite)
         # Every infinite factor contributes 1 or -1, and 0 against a 0: all must agree. A NaN never agrees.
         count = self.left.count[rows, None] + self.right.count[cols]
-        kind = np.where(signs == count, np.inf, np.where(signs == -count, -np.inf, np.nan))
-        return np.where(count == 0, 0.0, kind)
+        value = np.where(signs == count, np.inf, np.where(signs == -count, -np.inf, np.nan))
+        return np.where(count == 0, 0.0, value)
 
 
 def _inside(lines: Array, here: slice) -> Array:
@@ -134,12 +134,12 @@ class Suspects:
         self.rng, self.left, self.right, self.affine = rng, left, right, affine
         real = all(np.dtype(x.dtype).kind != "c" for x in (a, b))  # the sign of a complex infinity is not compared
         self.real, finite = real, left.finite.all() and right.finite.all()
-        self.kinds = _Kinds(a, b, left.finite, right.finite) if real and not finite else None
+        self.special = _SpecialValues(a, b, left.finite, right.finite) if real and not finite else None
         self.finite = Cells(_CERTAIN)
         """Finite elements with an operand that is not finite: wrong."""
         self.strange = Cells(limit)
-        """Elements of another kind than the operands determine."""
-        self.least = Cells(limit // 2)
+        """Elements with another value than the operands determine."""
+        self.unlikely = Cells(limit // 2)
         """Elements that are not finite although all operands are; those least likely to overflow."""
         self.overflowed = Cells(limit // 2)
         """A sample of the same elements, or all of them."""
@@ -161,34 +161,34 @@ class Suspects:
         self.finite.offer(good & ~tidy, origin, random)
         if self.real and not tidy.all():
             strange = ~good & ~tidy
-            if self.kinds is None or self.kinds.determined:
-                kind = self._kind(rows, cols, addend)
-                strange &= ~((tile == kind) | (np.isnan(tile) & np.isnan(kind)))
+            if self.special is None or self.special.determined:
+                expected = self._special_value(rows, cols, addend)
+                strange &= ~((tile == expected) | (np.isnan(tile) & np.isnan(expected)))
             self.strange.offer(strange, origin, random)
         overflowed = ~good & tidy
         if not overflowed.any():
             return clean & ~added if np.any(clean & ~added) else None
         size = self.left.norm[rows, None] * self.right.norm[cols] + magnitude
-        self.least.offer(overflowed, origin, size)
+        self.unlikely.offer(overflowed, origin, size)
         self.overflowed.offer(overflowed, origin, random)
         return overflowed | (clean & ~added)
 
-    def _kind(self, rows: slice, cols: slice, addend: Array) -> Array:
+    def _special_value(self, rows: slice, cols: slice, addend: Array) -> Array:
         """inf, -inf or NaN for the elements of a tile; 0 for those whose operands are all finite."""
         with np.errstate(all="ignore"):
-            kind: Array = 0.0
-            if self.kinds is not None:
+            value: Array = 0.0
+            if self.special is not None:
                 factor = np.sign(self.affine.rows)[rows, None] * np.sign(self.affine.scale_b)[cols]
-                kind = self.kinds.of(rows, cols)
-                kind = np.where(kind == 0.0, 0.0, kind * factor)
-            return kind + np.where(np.isfinite(addend), 0.0, addend)
+                value = self.special.of(rows, cols)
+                value = np.where(value == 0.0, 0.0, value * factor)
+            return value + np.where(np.isfinite(addend), 0.0, addend)
 
-    def found(self) -> tuple[Array, ...]:
+    def cells(self) -> tuple[Array, ...]:
         """Elements (i, j) to recompute."""
-        overflowed = np.concatenate([self.least.index, self.overflowed.index])
+        overflowed = np.concatenate([self.unlikely.index, self.overflowed.index])
         return self.finite.index, self.strange.index, np.unique(overflowed, axis=0)
 
     def unexamined(self) -> int:
         """The number of suspect elements beyond those."""
-        chosen = len(self.found()[2])
+        chosen = len(self.cells()[2])
         return (self.strange.offered - len(self.strange.index)) + (self.overflowed.offered - chosen)

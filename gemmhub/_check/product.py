@@ -26,7 +26,7 @@ Array = Any
 
 @dataclass(frozen=True)
 class Product:
-    """The operands of a call as matrices, and what its result is made of besides."""
+    """The operands of a call as matrices, with its scalars, addends, scales and activation."""
 
     a: Array
     """(..., m, k), broadcast to the batch."""
@@ -67,7 +67,7 @@ class Product:
     def block(self, batch: tuple[int, ...], rows: Array, cols: Array) -> Reference:
         """The elements in these rows and columns of one matrix."""
         argument = self.argument(cols)
-        # In the order of the whole argument, of which the activation takes halves or neighbours.
+        # In the order of the entire argument, of which the activation takes halves or neighbours.
         argument = argument.T.ravel() if self.gate == "halves" else argument.ravel()
         pick = {
             "mn": lambda x: x[batch][np.ix_(rows, argument)],
@@ -80,7 +80,7 @@ class Product:
         return self._reference(self.a[batch][rows], self.b[batch][:, argument], pick)
 
     def points(self, batch: tuple[int, ...], cells: Array) -> Reference:
-        """The elements at these places (i, j) of one matrix, as a stack of matrices of one element."""
+        """The elements at these indices (i, j) of one matrix, as a stack of matrices of one element."""
         rows, argument = cells[:, 0], self.argument(cells[:, 1])
         pick = {
             "mn": lambda x: x[batch][rows[:, np.newaxis], argument][:, np.newaxis],
@@ -121,7 +121,7 @@ def product(call: Call, request: Request) -> Product:
 def on_host(call: Call, request: Request) -> Call:
     """``call`` with its operands on the host, copied from a device where necessary; itself where b is packed."""
     problem = call.problem
-    if problem.device.kind == "cpu" or problem.packed_by is not None or isinstance(call.a, np.ndarray):
+    if problem.device.type == "cpu" or problem.packed_by is not None or isinstance(call.a, np.ndarray):
         return call
     fetch = call.arrays.to_host
     request = hosted(request, fetch)
@@ -130,7 +130,7 @@ def on_host(call: Call, request: Request) -> Call:
 
 
 def hosted(request: Request, fetch: Callable[[Any], Array]) -> Request:
-    """``request`` with copies on the host of the operands that are read, and without the stream that made them."""
+    """``request`` with copies on the host of the operands that are read, and without a stream."""
     read = {name: fetch(x) for name, x in request.operands.items() if not OPERANDS[name].written}
     return replace(request, operands=read, stream=None)
 

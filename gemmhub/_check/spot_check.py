@@ -4,7 +4,7 @@ Random sums (:mod:`gemmhub._check.freivalds`) and the pattern of NaN and infinit
 (:mod:`gemmhub._check.nonfinite`) locate suspicious elements, which are recomputed in double precision. Only a
 recomputed element that violates its deterministic bound (:mod:`gemmhub.accuracy`) makes the verdict "wrong", so a
 correct product is never called wrong. Alpha, scales and addends go through the sums; an activation does not: there
-whole random rows and columns are recomputed.
+random rows and columns are recomputed.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 Array = Any
 
 _RECOMPUTE = 2**22
-"""Multiplications up to which a whole product is recomputed."""
+"""Maximum number of multiplications of a product that is recomputed entirely."""
 _PAIRS = 64
 """Number of (row, group) pairs with the largest sums, or of elements of an integer product, always recomputed."""
 _SUSPICIOUS = 256
-"""The most (row, group) pairs beyond their threshold that are recomputed."""
+"""Maximum number of (row, group) pairs beyond their threshold that are recomputed."""
 _ROWS = 4
-"""The most rows of an integer product, of those that are certainly wrong, that are recomputed."""
+"""Maximum number of certainly wrong rows of an integer product that are recomputed."""
 LINES = 32
-"""Number of whole rows, and of whole columns, recomputed where sums carry no information. A row or column of which half
+"""Number of rows, and of columns, recomputed where sums carry no information. A row or column of which half
 is wrong is missed with a probability of at most 2**-LINES; one that is wholly wrong never is.
 """
 
@@ -57,7 +57,7 @@ class SpotCheck:
     ok: bool
     method: str
     """Method of the check: "recomputed" (every element), "freivalds" (random sums), or "sampled": the elements that the
-    caller chose, or whole random rows and columns of a product that has no sums (with an activation, or of booleans).
+    caller chose, or random rows and columns of a product that has no sums (with an activation, or of booleans).
     """
     checked: int
     """Number of elements recomputed in double precision."""
@@ -114,7 +114,7 @@ def spot_check(
 
     By default all of ``result`` is examined: small products are recomputed; for larger ones random sums over groups of
     columns are compared (Freivalds 1977) and the most suspicious elements recomputed. Alpha, beta, c, bias and scales
-    go through the sums. A correct product is always called right; ``detects`` is the size of an error that is found.
+    go through the sums. A correct product is always called right; ``detects`` is the size of an error that is detected.
 
     With an activation, whose result has no sums, and for booleans, 32 random rows and 32 random columns of a large
     result are recomputed, and the elements that are largest beside their operands: ``reason`` states what they miss,
@@ -128,7 +128,7 @@ def spot_check(
     samples : number of random elements; only these are recomputed (all, if the result has no more).
     seed : makes the random choices repeatable.
     options : those that the result was computed with, as of :func:`gemmhub.matmul`, without ``out``. ``c`` is the
-        addend as it was before the call. ``precision`` is "ieee" where it is not given, whatever the settings are;
+        addend as it was before the call. ``precision`` is "ieee" where it is absent, whatever the settings are;
         ``backend`` and ``deterministic`` change no bound.
 
     Returns
@@ -150,9 +150,9 @@ def spot_check(
     True
     """
     if registered.deferring or registered.doors:
-        given: dict[str, Any] = {"points": points, "samples": samples, "seed": seed, **options}
+        arguments: dict[str, Any] = {"points": points, "samples": samples, "seed": seed, **options}
         arrays = (a, b, result, *map(options.get, ARRAYS))
-        deferred = registered.deferred("spot_check", (a, b, result), given, arrays)
+        deferred = registered.deferred("spot_check", (a, b, result), arguments, arrays)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
     if "out" in options:
@@ -168,16 +168,16 @@ def spot_check(
     precision = options.get("precision")
     there = {name: x for name, x in options.items() if name not in WRITTEN}
     there |= {**native, "precision": "ieee" if precision is None else precision, "stream": None}
-    asked = request(cast(Options, there))
-    if asked.out_dtype is not None and asked.out_dtype != result.dtype:
-        raise DTypeError("result", f"dtype {result.dtype}", f"out_dtype, {asked.out_dtype}", "give it its own dtype")
-    call = describe(a, b, None, _into(asked, a, b, result.dtype))
-    return examine(call, asked, result, points=points, samples=samples, seed=seed)
+    parsed = request(cast(Options, there))
+    if parsed.out_dtype is not None and parsed.out_dtype != result.dtype:
+        raise DTypeError("result", f"dtype {result.dtype}", f"out_dtype, {parsed.out_dtype}", "give it its own dtype")
+    call = describe(a, b, None, _into(parsed, a, b, result.dtype))
+    return examine(call, parsed, result, points=points, samples=samples, seed=seed)
 
 
 def examine(
     call: Call,
-    asked: Request,
+    request: Request,
     result: Array,
     *,
     points: Sequence[Sequence[int]] | None = None,
@@ -191,41 +191,41 @@ def examine(
         raise InputError("points, samples", "both", "one of them")
     rng = generator(seed)
     ndims = call.a.ndim, call.b.ndim
-    check = _Check(product(call, asked), expand(result, *ndims))
+    check = _Check(product(call, request), expand(result, *ndims))
     if points is not None:
         check.at(chosen.inside(points, call.out_shape))
     elif samples is not None:
         check.at(chosen.sample(samples, call.out_shape, rng))
     else:
-        check.whole(rng)
+        check.batches(rng)
     return check.verdict(*ndims)
 
 
 def recompute(a: Array, b: Array, result: Array, **options: Unpack[Options]) -> SpotCheck:
     """Check every element of a ``result`` on the host, however large it is; see :func:`spot_check`."""
-    asked = request(options)
-    call = describe(a, b, None, _into(asked, a, b, result.dtype))
-    check = _Check(product(call, asked), expand(result, call.a.ndim, call.b.ndim))
+    parsed = request(options)
+    call = describe(a, b, None, _into(parsed, a, b, result.dtype))
+    check = _Check(product(call, parsed), expand(result, call.a.ndim, call.b.ndim))
     check.all()
     return check.verdict(call.a.ndim, call.b.ndim)
 
 
 def _finish(stream: Any, x: Any) -> None:
-    """Wait for what made the result on another stream than the current one, on which it is read."""
+    """Wait for the stream that computed the result: it is read on the current one."""
     if stream is not None:
         arrays = arrays_of(x, "a")
-        if arrays.device.kind == "cpu":
+        if arrays.device.type == "cpu":
             raise InputError("stream", "given for CPU arrays", "None for CPU arrays")
         arrays.synchronize()
 
 
-def _into(asked: Request, a: Array, b: Array, dtype: dtypes.DType) -> Request:
-    """``asked`` for a result of ``dtype``; DTypeError where no product has that."""
+def _into(request: Request, a: Array, b: Array, dtype: dtypes.DType) -> Request:
+    """``request`` for a result of ``dtype``; DTypeError where no product has that."""
     try:
         dtypes.output_dtype(a.dtype, b.dtype, dtype)
     except DTypeError as error:
         raise DTypeError("result", error.given, error.allowed, "pass the product as it was computed") from None
-    return replace(asked, out_dtype=dtype)
+    return replace(request, out_dtype=dtype)
 
 
 class _Check:
@@ -238,7 +238,7 @@ class _Check:
         self.unseen, self.unexamined, self.unjudged = 0, 0, 0
         self.detects: float | None = 1.0
         self.seen: float | None = None
-        """Probability that a single wrong element is recomputed, where whole rows and columns are."""
+        """Probability that a single wrong element is recomputed, where rows and columns are."""
         self.worst = -1.0
         self.where: tuple[int, ...] = ()
         self.got: Any = None
@@ -285,7 +285,7 @@ class _Check:
             here = index[(index[:, :-2] == batch).all(axis=1)]
             self._points(tuple(int(i) for i in batch), here[:, -2:])
 
-    def whole(self, rng: np.random.Generator) -> None:
+    def batches(self, rng: np.random.Generator) -> None:
         """Examine every matrix of the batch; stop at the first wrong one."""
         m, n = self.c.shape[-2:]
         k = self.a.shape[-1]
@@ -308,7 +308,7 @@ class _Check:
     def _sums(self, batch: tuple[int, ...], rng: np.random.Generator) -> bool:
         """Compare random sums; False if they carry no information about such a product."""
         a, b, c = self.a[batch], self.b[batch], self.c[batch]
-        if not Affine.whole(self.product) or c.dtype.kind == "b":  # a sum of booleans is an "or"
+        if not Affine.sums_inform(self.product) or c.dtype.kind == "b":  # a sum of booleans is an "or"
             return False
         affine = Affine.of(self.product, batch)
         if not self.model.exact:
@@ -343,33 +343,33 @@ class _Check:
     def _integral(self, batch: tuple[int, ...], bits: int, affine: Affine, rng: np.random.Generator) -> None:
         a, b, c = self.a[batch], self.b[batch], self.c[batch]
         m, n = c.shape
-        found = freivalds.exact_sketch(a, b, c, bits, rng, affine)
-        self.sums += found.sums
-        self._block(batch, found.wrong[:_ROWS], np.arange(n))
+        sketch = freivalds.exact_sketch(a, b, c, bits, rng, affine)
+        self.sums += sketch.sums
+        self._block(batch, sketch.wrong[:_ROWS], np.arange(n))
         self._points(batch, np.stack([rng.integers(m, size=_PAIRS), rng.integers(n, size=_PAIRS)], axis=-1))
 
     def _floating(self, batch: tuple[int, ...], affine: Affine, rng: np.random.Generator) -> None:
         a, b, c = self.a[batch], self.b[batch], self.c[batch]
-        found = freivalds.sketch(a, b, c, self.model, prod(self.batch), rng, affine)
-        self.sums += found.ratio.size
-        self.unexamined += found.unexamined
-        for cells in found.suspects:
+        sketch = freivalds.sketch(a, b, c, self.model, prod(self.batch), rng, affine)
+        self.sums += sketch.ratio.size
+        self.unexamined += sketch.unexamined
+        for cells in sketch.suspects:
             self._points(batch, cells)
-        ratio = found.ratio.ravel()
+        ratio = sketch.ratio.ravel()
         first = np.argpartition(-ratio, min(_SUSPICIOUS, ratio.size - 1))[:_SUSPICIOUS]
         first = first[np.argsort(-ratio[first], kind="stable")]
         pairs = first[(np.arange(len(first)) < _PAIRS) | (ratio[first] > 1.0)]
-        tainted = np.flatnonzero(found.tainted)
-        size = int(found.groups.sizes.max())
-        chosen = rng.permutation(tainted)[: max(_PAIRS, nonfinite.budget(a.shape[1]) // size)]
-        self.unseen += len(tainted) - len(chosen) + max(0, int(np.count_nonzero(ratio > 1.0)) - _SUSPICIOUS)
-        rows, groups = np.unravel_index(np.union1d(pairs, chosen), found.ratio.shape)
+        tainted = np.flatnonzero(sketch.tainted)
+        size = int(sketch.groups.sizes.max())
+        sampled = rng.permutation(tainted)[: max(_PAIRS, nonfinite.budget(a.shape[1]) // size)]
+        self.unseen += len(tainted) - len(sampled) + max(0, int(np.count_nonzero(ratio > 1.0)) - _SUSPICIOUS)
+        rows, groups = np.unravel_index(np.union1d(pairs, sampled), sketch.ratio.shape)
         for group in np.unique(groups):
-            self._block(batch, np.unique(rows[groups == group]), np.flatnonzero(found.groups.member == group))
-        if self.unseen or self.unexamined or not found.detects < inf:
+            self._block(batch, np.unique(rows[groups == group]), np.flatnonzero(sketch.groups.member == group))
+        if self.unseen or self.unexamined or not sketch.detects < inf:
             self.detects = None
         elif self.detects is not None:
-            self.detects = max(self.detects, found.detects)
+            self.detects = max(self.detects, sketch.detects)
 
     def _block(self, batch: tuple[int, ...], rows: Array, cols: Array) -> None:
         """Recompute all elements in these rows and columns."""
@@ -399,15 +399,15 @@ class _Check:
         self.unjudged += int(np.count_nonzero(reference.unjudged))
         if not ratio.size or ratio.max() <= self.worst:
             return
-        place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-        self.worst = float(ratio[place])
-        self.where = batch + tuple(int(i) for i in index[place])
-        self.got, self.expected = (_scalar(np.asarray(x)[place]) for x in (c, reference.value))
-        self.bound = float(np.broadcast_to(reference.bound, ratio.shape)[place])
+        element = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+        self.worst = float(ratio[element])
+        self.where = batch + tuple(int(i) for i in index[element])
+        self.got, self.expected = (_scalar(np.asarray(x)[element]) for x in (c, reference.value))
+        self.bound = float(np.broadcast_to(reference.bound, ratio.shape)[element])
 
 
 def power_of_lines(seen: float) -> str:
-    """What random rows and columns find: part of a reason, for the probability of a single wrong element."""
+    """The power of random rows and columns, as part of a reason; ``seen``: the chance that one wrong element has."""
     return (
         f"; a row or a column of which half is wrong would have been seen but for a chance of 2**-{LINES}"
         f", and a single wrong element with a chance of {seen:.2g}"
@@ -422,7 +422,7 @@ def _scalar(x: Any) -> Any:
 def _native(x: object, argument: str) -> Array:
     """An operand as an ndarray of a supported dtype."""
     arrays = arrays_of(x, argument)
-    array = arrays.view(x, argument) if arrays.device.kind == "cpu" else arrays.to_host(x)
+    array = arrays.view(x, argument) if arrays.device.type == "cpu" else arrays.to_host(x)
     array = np.asarray(array)
     try:
         dtypes.info(array.dtype)

@@ -1,6 +1,6 @@
 """The decision which backend runs a problem: filter, rank, give reasons.
 
-Filter: a backend for another kind of device is skipped; one that is absent, failed, or refuses the problem is listed
+Filter: a backend for another device type is skipped; one that is absent, failed, or refuses the problem is listed
 with its reason. Rank, highest precedence first: the backend that the call or a ``use`` context forces; the order of
 preference in environment or file; the shortest time, measured (tuning records of this exact problem on this machine) or
 estimated, where an estimate counts as :data:`MARGIN` times as long next to a measurement; the order of discovery.
@@ -17,10 +17,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gemmhub import buckets, records
+from gemmhub import buckets
 from gemmhub._base.evicting import keep
 from gemmhub._base.guard import guarded, neutral
-from gemmhub._choice import registry
+from gemmhub._choice import records, registry
 from gemmhub.backend import WORKSPACE, Backend, Kernel, Offer
 from gemmhub.backend import answer as answer_of
 from gemmhub.capability import Absent, Copy, Ready, Refusal
@@ -38,7 +38,7 @@ and a backend that was never measured comes before a measured one only where its
 
 
 @dataclass(frozen=True)
-class Able:
+class Eligible:
     """A backend that can run the problem."""
 
     entry: registry.Entry
@@ -62,7 +62,7 @@ _failures: OrderedDict[tuple[str, GemmProblem], Refusal] = OrderedDict()
 
 
 def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = ()) -> Decision:
-    """Return the decision for ``problem``: ask every backend, prepare nothing.
+    """Return the decision for ``problem``: collect the offer of every backend, prepare nothing.
 
     Raises InputError where ``settings`` name an unknown backend.
     """
@@ -73,7 +73,7 @@ def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = 
 class Winner:
     """The backend and the candidate that run the problems of a bucket."""
 
-    able: Able
+    eligible: Eligible
     ranked: GemmProblem | None
     """The representative of the bucket; None where one problem was decided by itself."""
     decision: Decision
@@ -84,7 +84,7 @@ class Winner:
         """Return the kernel of ``problem``, another one of the bucket; None where it has to be decided by itself."""
         if self.kernel.any_size:
             return self.kernel
-        kernel = prepared(self.able, self.able.candidate, problem, settings)
+        kernel = prepared(self.eligible, self.eligible.candidate, problem, settings)
         return kernel if isinstance(kernel, Kernel) else None
 
 
@@ -97,53 +97,53 @@ def ranked_at(problem: GemmProblem, settings: Settings) -> GemmProblem | None:
         return None
     for entry in registry.registry():
         if settings.forced and entry.name != settings.backend[0]:
-            continue  # it is not asked
-        if not entry.device_kinds or problem.device.kind in entry.device_kinds:
+            continue  # its offer is not requested
+        if not entry.device_types or problem.device.type in entry.device_types:
             answer = entry.get()
             if not (isinstance(answer, Refusal) or answer[0].by_bucket):
                 return None
     return buckets.representative(problem)
 
 
-def answers(problem: GemmProblem) -> list[Able | Verdict]:
-    """The answer of every backend for the problem's kind of device, in order of discovery."""
+def answers(problem: GemmProblem) -> list[Eligible | Verdict]:
+    """The answer of every backend for the problem's device type, in order of discovery."""
     return [
-        _ask(entry, problem, problem, {})
+        _answer(entry, problem, problem, {})
         for entry in registry.registry()
-        if (not entry.device_kinds or problem.device.kind in entry.device_kinds)
+        if (not entry.device_types or problem.device.type in entry.device_types)
         and problem.packed_by in (None, entry.name)
     ]
 
 
-def able_backends(problem: GemmProblem) -> list[Able]:
+def eligible_backends(problem: GemmProblem) -> list[Eligible]:
     """Every backend that can run ``problem``, in order of discovery."""
-    return [answer for answer in answers(problem) if isinstance(answer, Able)]
+    return [answer for answer in answers(problem) if isinstance(answer, Eligible)]
 
 
 @neutral()  # once, and not for each question
 def _decide(
-    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], short: Mapping[str, Refusal], ask_all: bool,
-    ranked: GemmProblem,
-) -> tuple[Decision, Able | None]:  # fmt: skip
+    problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...], short: Mapping[str, Refusal],
+    every_backend: bool, ranked: GemmProblem,
+) -> tuple[Decision, Eligible | None]:  # fmt: skip
     """Decide; return the decision and the chosen backend.
 
-    Without ``ask_all`` only a forced backend is asked, because some take long for a first answer. ``short`` has the
-    refusals of the backends that were short of memory in this call. ``ranked`` is what is asked about: ``problem``, or
-    the representative of its bucket.
+    Without ``every_backend`` only the offer of a forced backend is requested, because some take long for a first one.
+    ``short`` has the refusals of the backends that were short of memory in this call. The offers are for ``ranked``:
+    ``problem``, or the representative of its bucket.
     """
     forced = settings.backend[0] if settings.forced else problem.packed_by
-    able: list[Able] = []
+    eligible: list[Eligible] = []
     verdicts: list[Verdict] = []
-    layout_free = problem.device.kind == "cpu"  # on devices kernels get addresses: the problem has the strides
+    layout_free = problem.device.type == "cpu"  # on devices kernels get addresses: the problem has the strides
     size_free = layout_free
     for entry in registry.registry():
-        if entry.device_kinds and problem.device.kind not in entry.device_kinds and entry.name != forced:
+        if entry.device_types and problem.device.type not in entry.device_types and entry.name != forced:
             continue
-        if not ask_all and forced is not None and entry.name != forced:
+        if not every_backend and forced is not None and entry.name != forced:
             verdicts.append(Verdict(entry.name, entry.distribution, "not asked", "not the one asked for"))
             continue
         loaded = entry.get()
-        answer = _ask(entry, ranked, problem if ask_all else ranked, short)
+        answer = _answer(entry, ranked, problem if every_backend else ranked, short)
         if isinstance(answer, Verdict):
             size_free &= answer.any_size or isinstance(loaded, Refusal)
         layout_free &= (
@@ -154,25 +154,25 @@ def _decide(
         if isinstance(answer, Verdict):
             verdicts.append(answer)
         elif forced is not None and entry.name != forced:
-            verdicts.append(_able_verdict(answer, "able", "not the one asked for"))
+            verdicts.append(_eligible_verdict(answer, "eligible", "not the one asked for"))
         else:
-            able.append(answer)
-    verdicts += _suggested(problem, verdicts, able, forced)
-    verdicts += _preferred(problem, settings, {v.backend for v in verdicts} | {x.entry.name for x in able})
-    if settings.forced and forced not in {v.backend for v in verdicts} | {x.entry.name for x in able}:
+            eligible.append(answer)
+    verdicts += _suggested(problem, verdicts, eligible, forced)
+    verdicts += _preferred(problem, settings, {v.backend for v in verdicts} | {x.entry.name for x in eligible})
+    if settings.forced and forced not in {v.backend for v in verdicts} | {x.entry.name for x in eligible}:
         for entry in registry.registry().entries:
-            if entry.passing == "memory":  # the name may be one of its backends
+            if entry.transient == "memory":  # the name may be one of its backends
                 raise AllocationError(f"the plugin {entry.plugin!r} ran out of memory while it was imported")
         raise InputError("backend", f"no backend is called {forced!r}", ", ".join(registry.names()))
-    order, why = _rank(able, settings, forced)
+    order, why = _rank(eligible, settings, forced)
     if settings.forced and problem.packed_by not in (None, forced):
         order, why = [], f"{forced!r} was asked for, but b was packed by {problem.packed_by!r}"
     order = _hinted(order)
     chosen = order[0] if order else None
     size_free &= chosen is not None and len(order) == 1 and chosen.offer.any_size
     shown = [
-        _able_verdict(x, "chosen", "") if x is chosen else _able_verdict(x, "able", _why_not(chosen))
-        for x in order or able
+        _eligible_verdict(x, "chosen", "") if x is chosen else _eligible_verdict(x, "eligible", _why_not(chosen))
+        for x in order or eligible
     ]
     decision = Decision(
         problem,
@@ -185,9 +185,9 @@ def _decide(
         layout_free=layout_free,
         size_free=size_free,
         chosen_layout_free=(
-            problem.device.kind == "cpu" and chosen is not None and not chosen.backend.layout_sensitive
+            problem.device.type == "cpu" and chosen is not None and not chosen.backend.layout_sensitive
         ),
-        lasting=registry.registry().complete and not any(verdict.passing for verdict in verdicts),
+        cacheable=registry.registry().complete and not any(verdict.transient for verdict in verdicts),
     )
     return decision, chosen
 
@@ -197,7 +197,7 @@ def _sizes(problem: GemmProblem) -> str:
     return f"{problem.m} x {problem.n} x {problem.k}{batch}"
 
 
-def _origins(settings: Settings, problem: GemmProblem, chosen: Able | None) -> Mapping[str, str]:
+def _origins(settings: Settings, problem: GemmProblem, chosen: Eligible | None) -> Mapping[str, str]:
     """The sources of settings that are not defaults, the workspace limit of the chosen backend among them.
 
     The precision is left out where it has no effect, because ``problem`` has no float32.
@@ -211,28 +211,28 @@ def _origins(settings: Settings, problem: GemmProblem, chosen: Able | None) -> M
     return {**origin, "workspace_mib": default}
 
 
-def _why_not(winner: Able | None) -> str:
+def _why_not(winner: Eligible | None) -> str:
     return f"ranked after {winner.entry.name}" if winner is not None else ""
 
 
-def _able_verdict(x: Able, status: str, reason: str) -> Verdict:
+def _eligible_verdict(x: Eligible, status: str, reason: str) -> Verdict:
     return Verdict(
         x.entry.name, x.entry.distribution, status, reason, "", x.seconds, x.source, x.candidate, x.order, x.copies,
         x.remark,
     )  # fmt: skip
 
 
-def _ask(
+def _answer(
     entry: registry.Entry, problem: GemmProblem, copied: GemmProblem, short: Mapping[str, Refusal]
-) -> Able | Verdict:
-    """One backend's answer: able, or a negative verdict. ``copied`` is the problem whose copies are listed."""
+) -> Eligible | Verdict:
+    """One backend's answer: eligible, or a negative verdict. ``copied`` is the problem whose copies are listed."""
 
     def no(refusal: Refusal, status: str = "") -> Verdict:
         failed = refusal.traceback is not None or (isinstance(answer, Refusal) and not isinstance(answer, Absent))
         status = status or ("absent" if isinstance(refusal, Absent) else "failed" if failed else "refused")
         return Verdict(
             entry.name, entry.distribution, status, refusal.reason, refusal.remedy, traceback=refusal.traceback,
-            passing=refusal.passing, any_layout=refusal.any_layout, any_size=refusal.any_size,
+            transient=refusal.transient, any_layout=refusal.any_layout, any_size=refusal.any_size,
         )  # fmt: skip
 
     answer = entry.get()
@@ -266,7 +266,7 @@ def _ask(
         return no(there)
     copies = next((tuple(x.copies) for x in there.candidates if x.name == candidate), ())
     time = _known(seconds)
-    return Able(entry, backend, ready, offer, time, "" if time is None else source, candidate, copies, remark)
+    return Eligible(entry, backend, ready, offer, time, "" if time is None else source, candidate, copies, remark)
 
 
 def _known(seconds: object) -> float | None:
@@ -274,48 +274,50 @@ def _known(seconds: object) -> float | None:
     return seconds if isinstance(seconds, (int, float)) and 0 < seconds <= sys.float_info.max else None
 
 
-def expected(x: Able) -> float | None:
+def expected(x: Eligible) -> float | None:
     """The estimate of what an untuned call of a backend takes, whatever was measured."""
     return _known(x.offer.first.seconds)
 
 
-def _suggested(problem: GemmProblem, verdicts: list[Verdict], able: list[Able], forced: str | None) -> list[Verdict]:
-    """Verdicts for distributions that could be installed for this kind of device, or that are asked for by name."""
-    present = {v.backend for v in verdicts} | {x.entry.name for x in able}
+def _suggested(
+    problem: GemmProblem, verdicts: list[Verdict], eligible: list[Eligible], forced: str | None
+) -> list[Verdict]:
+    """Verdicts for distributions that could be installed for this device type, or that ``forced`` names."""
+    present = {v.backend for v in verdicts} | {x.entry.name for x in eligible}
     return [
         Verdict(s.backend, s.distribution, "not installed", s.summary, install.command(s.distribution))
-        for s in registry.suggestions()
-        if s.backend not in present and (s.device_kind == problem.device.kind or s.backend == forced)
+        for s in registry.missing()
+        if s.backend not in present and (s.device_type == problem.device.type or s.backend == forced)
     ]
 
 
 def _preferred(problem: GemmProblem, settings: Settings, present: set[str]) -> list[Verdict]:
-    """Verdicts for backends that the settings name and that are for another kind of device, loaded or not."""
-    found = []
+    """Verdicts for backends that the settings name and that are for another device type, loaded or not."""
+    verdicts = []
     for name in settings.backend:
         entry = registry.registry().find(name)
         if name in present:
             continue
         if entry is not None:
-            reason, remedy = f"the operands are on {problem.device}", f"it is for {', '.join(entry.device_kinds)}"
-            found.append(Verdict(name, entry.distribution, "refused", reason, remedy))
+            reason, remedy = f"the operands are on {problem.device}", f"it is for {', '.join(entry.device_types)}"
+            verdicts.append(Verdict(name, entry.distribution, "refused", reason, remedy))
             continue
-        for s in registry.suggestions():
+        for s in registry.missing():
             if s.backend == name:
-                reason, remedy = f"for {s.device_kind}: {s.summary}", install.command(s.distribution)
-                found.append(Verdict(name, s.distribution, "not installed", reason, remedy))
-    return found
+                reason, remedy = f"for {s.device_type}: {s.summary}", install.command(s.distribution)
+                verdicts.append(Verdict(name, s.distribution, "not installed", reason, remedy))
+    return verdicts
 
 
-def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[list[Able], str]:
-    """The able backends, best first, and the reason in words."""
+def _rank(eligible: list[Eligible], settings: Settings, forced: str | None) -> tuple[list[Eligible], str]:
+    """The eligible backends, best first, and the reason in words."""
     if forced is not None:
         reason = settings.origin.get("backend", "the call") if settings.forced else "b, which it packed"
-        return able, f"asked for by {reason}" if able else f"{forced!r} is asked for and cannot"
-    if not able:
+        return eligible, f"asked for by {reason}" if eligible else f"{forced!r} is asked for and cannot"
+    if not eligible:
         return [], "no backend can run this problem"
 
-    ranked = sorted(able, key=speed)
+    ranked = sorted(eligible, key=speed)
     for name in reversed(settings.backend):
         ranked.sort(key=lambda x, name=name: x.entry.name != name)  # type: ignore[misc]
     first = ranked[0]
@@ -334,7 +336,7 @@ def _rank(able: list[Able], settings: Settings, forced: str | None) -> tuple[lis
     return ranked, "smallest estimate" + (", far below the fastest measured: tune again" if newcomer else "") + unable
 
 
-def speed(x: Able) -> tuple[float, bool]:
+def speed(x: Eligible) -> tuple[float, bool]:
     """A key that sorts backends: the seconds that rank them, and measured ones first."""
     estimated = x.source != "measured"
     if x.seconds is None:
@@ -342,15 +344,15 @@ def speed(x: Able) -> tuple[float, bool]:
     return x.seconds * (MARGIN if estimated else 1.0), estimated
 
 
-def newcomers(able: list[Able]) -> list[Able]:
-    """Backends of ``able`` that were never measured and whose estimates are far below the fastest measured time; none
-    where nothing was measured.
+def newcomers(eligible: list[Eligible]) -> list[Eligible]:
+    """Backends of ``eligible`` that were never measured and whose estimates are far below the fastest measured time;
+    none where nothing was measured.
     """
-    best = min((x.seconds for x in able if x.source == "measured" and x.seconds is not None), default=0.0)
-    return [x for x in able if x.source != "measured" and speed(x)[0] < best]
+    best = min((x.seconds for x in eligible if x.source == "measured" and x.seconds is not None), default=0.0)
+    return [x for x in eligible if x.source != "measured" and speed(x)[0] < best]
 
 
-def _hinted(ranked: list[Able]) -> list[Able]:
+def _hinted(ranked: list[Eligible]) -> list[Eligible]:
     """``ranked``, where the remarks on backends that were never measured, but may be the fastest, say what to do."""
     best = min((x.seconds for x in ranked if x.source == "measured" and x.seconds is not None), default=0.0)
     return [
@@ -368,17 +370,17 @@ def resolve(
 
     A backend whose ``prepare`` raises is skipped, and the decision reports it. Raises NoBackendError, carrying the
     decision, where no backend may run the problem; AllocationError where a backend was refused only for lack of memory.
-    Such a backend is asked again at the next call.
+    The next call requests an offer of such a backend again.
     """
     short: dict[str, Refusal] = {}
     while True:
-        asked = ranked or problem
-        decision, chosen = _decide(problem, settings, copies, short, False, asked)
+        representative = ranked or problem
+        decision, chosen = _decide(problem, settings, copies, short, False, representative)
         if chosen is None:
             for verdict in decision.verdicts:
-                if verdict.passing == "memory":
+                if verdict.transient == "memory":
                     raise AllocationError(f"backend {verdict.backend!r} ran out of memory: {verdict.reason}")
-            decision = _decide(problem, settings, copies, short, True, asked)[0]
+            decision = _decide(problem, settings, copies, short, True, representative)[0]
             raise NoBackendError(f"no backend may run this product: {decision.why}", decision)
         best = chosen.candidate
         decision, chosen, kernel = _first_prepared(decision, chosen, problem, settings)
@@ -386,28 +388,28 @@ def resolve(
             _report(decision, settings)
             # Another candidate than the best of the bucket runs this size alone: which one runs others must not depend
             # on the size that was met first.
-            whole = ranked is not None and chosen.candidate == best
-            return Winner(chosen, ranked if whole else None, replace(decision, bucketed=whole), kernel)
-        if not kernel.passing and asked != problem:
+            for_bucket = ranked is not None and chosen.candidate == best
+            return Winner(chosen, ranked if for_bucket else None, replace(decision, bucketed=for_bucket), kernel)
+        if not kernel.transient and representative != problem:
             ranked = None  # the candidate is none for these sizes
             continue
         _log.warning("backend %s: %s", chosen.entry.name, kernel.reason)
-        if kernel.passing:
+        if kernel.transient:
             short[chosen.entry.name] = kernel
             continue
         keep(_failures, (chosen.entry.name, problem), kernel, 4096)
 
 
 def _first_prepared(
-    decision: Decision, chosen: Able, problem: GemmProblem, settings: Settings
-) -> tuple[Decision, Able, Kernel | Refusal]:
+    decision: Decision, chosen: Eligible, problem: GemmProblem, settings: Settings
+) -> tuple[Decision, Eligible, Kernel | Refusal]:
     """Prepare the candidate of the chosen backend, or where it is refused the first of the others that is not.
 
     A smaller workspace than the one that candidates were ranked for may refuse some. ``decision`` then states which one
     runs, and why.
     """
     first = prepared(chosen, chosen.candidate, problem, settings)
-    if isinstance(first, Kernel) or first.passing:
+    if isinstance(first, Kernel) or first.transient:
         return decision, chosen, first
     refused = [f"{chosen.candidate} is refused: {first.reason.partition(chr(10))[0]}"]
     for candidate in chosen.offer.candidates:
@@ -420,7 +422,7 @@ def _first_prepared(
                 chosen, candidate=name, seconds=_known(candidate.seconds), source="estimated",
                 copies=tuple(candidate.copies), remark="; ".join((*refused, f"{name} runs")),
             )  # fmt: skip
-            shown = _able_verdict(chosen, "chosen", "")
+            shown = _eligible_verdict(chosen, "chosen", "")
             verdicts = tuple(shown if x.backend == shown.backend else x for x in decision.verdicts)
             return replace(decision, verdicts=verdicts), chosen, kernel
         refused.append(f"{name} is refused: {kernel.reason.partition(chr(10))[0]}")
@@ -429,16 +431,16 @@ def _first_prepared(
     return decision, chosen, first
 
 
-def prepared(able: Able, candidate: str, problem: GemmProblem, settings: Settings) -> Kernel | Refusal:
+def prepared(eligible: Eligible, candidate: str, problem: GemmProblem, settings: Settings) -> Kernel | Refusal:
     """One candidate's kernel, or the refusal that the exception of its ``prepare`` becomes."""
-    remedy = f"report it to the authors of {able.entry.distribution}; backend= chooses another"
+    remedy = f"report it to the authors of {eligible.entry.distribution}; backend= chooses another"
     limit = settings.workspace_limit
     if limit is None:
-        limit = able.offer.workspace
-    _log.debug("backend %s: asked to prepare %s for %s", able.entry.name, candidate, problem)
+        limit = eligible.offer.workspace
+    _log.debug("backend %s: asked to prepare %s for %s", eligible.entry.name, candidate, problem)
 
     def prepare() -> Kernel | Refusal:
-        kernel: object = able.backend.prepare(problem, candidate, limit)
+        kernel: object = eligible.backend.prepare(problem, candidate, limit)
         if not isinstance(kernel, (Kernel, Refusal)):
             raise TypeError(f"it returned {kernel!r:.60}, not a Kernel or a Refusal")
         return kernel
@@ -454,5 +456,5 @@ def _report(decision: Decision, settings: Settings) -> None:
 
 
 def forget() -> None:
-    """Drop the kept refusals, so that backends that failed are asked again."""
+    """Drop the kept refusals, so that backends that failed are tried again."""
     _failures.clear()

@@ -22,10 +22,10 @@ class Contraction(NamedTuple):
         """The size of each letter; None for operands that do not fit the equation."""
         if len(a) != len(self.a) or len(b) != len(self.b):
             return None
-        found = dict(zip(self.a, a))
-        if any(found.setdefault(letter, size) != size for letter, size in zip(self.b, b)):
+        sizes = dict(zip(self.a, a))
+        if any(sizes.setdefault(letter, size) != size for letter, size in zip(self.b, b)):
             return None
-        return found
+        return sizes
 
     def left(self) -> list[int]:
         """The order of a's axes as matrices: batch, rows, inner."""
@@ -37,13 +37,13 @@ class Contraction(NamedTuple):
 
     def shape(self, sizes: dict[str, Any], *groups: str) -> tuple[Any, ...]:
         """Sizes of the batch letters, and of each group of letters as one axis."""
-        found = [sizes[x] for x in self.batch]
+        extents = [sizes[x] for x in self.batch]
         for group in groups:
             size = 1  # math.prod of a generator is more than torch's compiler traces
             for x in group:
                 size = size * sizes[x]
-            found.append(size)
-        return tuple(found)
+            extents.append(size)
+        return tuple(extents)
 
     def result(self) -> list[int]:
         """The order of the product's axes in the result, once they are separate."""
@@ -80,11 +80,16 @@ def without_ellipsis(equation: str, *dimensions: int) -> str:
     operands = inputs.split(",")
     free = [x for x in ascii_letters if x not in equation]
     counts = [n - len(x.replace("...", "")) if "..." in x else 0 for x, n in zip(operands, dimensions)]
-    most = max(counts)
-    if len(operands) != len(dimensions) or min(counts) < 0 or most > len(free) or (arrow and most and "..." not in out):
+    widest = max(counts)
+    if (
+        len(operands) != len(dimensions)
+        or min(counts) < 0
+        or widest > len(free)
+        or (arrow and widest and "..." not in out)
+    ):
         return equation
-    letters = "".join(free[:most])
-    spelled = [x.replace("...", letters[most - count :], 1) for x, count in zip(operands, counts)]
+    letters = "".join(free[:widest])
+    spelled = [x.replace("...", letters[widest - count :], 1) for x, count in zip(operands, counts)]
     if not arrow:  # the dimensions of the ellipsis come first, then the letters that occur once
         joined = inputs.replace("...", "").replace(",", "")
         out = "..." + "".join(sorted(x for x in set(joined) if joined.count(x) == 1))

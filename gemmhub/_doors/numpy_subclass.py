@@ -35,18 +35,18 @@ class HubArray(np.ndarray):
             return NotImplemented
         if out:
             options["out"] = tuple(map(_plain, out))
-        made = getattr(ufunc, method)(*map(_plain, inputs), **options)
+        results = getattr(ufunc, method)(*map(_plain, inputs), **options)
         if out:
             return out[0] if len(out) == 1 else out
-        return tuple(map(_wrapped, made)) if isinstance(made, tuple) else _wrapped(made)
+        return tuple(map(_wrapped, results)) if isinstance(results, tuple) else _wrapped(results)
 
-    def __array_function__(self, function: Any, types: Any, given: Any, options: Any) -> Any:
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
         ours = _FUNCTIONS.get(function)
         if ours is not None:
-            result = ours(*given, **options)
+            result = ours(*arguments, **options)
             if result is not NotImplemented:
                 return result
-        return super().__array_function__(function, types, given, options)
+        return super().__array_function__(function, types, arguments, options)
 
     def dot(self, b: Any, out: Any = None) -> Any:
         """Compute :func:`numpy.dot` by gemmhub."""
@@ -122,7 +122,7 @@ def _product(a: Any, b: Any, out: Any = None, dtype: Any = None) -> Any:
 
 
 def _written(result: Any, out: Any) -> Any:
-    """``result`` in ``out`` where given, whose shape and dtype must be those of the result, as in NumPy."""
+    """``result`` in ``out`` unless it is None, whose shape and dtype must be those of the result, as in NumPy."""
     if out is None:
         return result
     if out.shape != result.shape:
@@ -137,7 +137,7 @@ def _ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], out: Any, options: Mapping[
         return _product(a, b, out, options.get("dtype"))
     if not _NUMPYS.isdisjoint(options) or not _supported(*inputs):
         return NotImplemented
-    return _written(_accumulated(inputs, lambda *given: ufunc(*given, **options)), out)
+    return _written(_accumulated(inputs, lambda *arguments: ufunc(*arguments, **options)), out)
 
 
 def _accumulated(operands: tuple[Any, ...], multiply: Callable[..., Any]) -> Any:
@@ -149,11 +149,11 @@ def _accumulated(operands: tuple[Any, ...], multiply: Callable[..., Any]) -> Any
     plain = [np.asarray(_plain(x)) for x in operands]
     dtype = total = plain[0].dtype
     for x in plain[1:]:
-        product = dtypes.result_dtype(dtype, x.dtype)
-        dtype, total = product, dtypes.compute_dtype(dtype, x.dtype, product)
+        product_dtype = dtypes.result_dtype(dtype, x.dtype)
+        dtype, total = product_dtype, dtypes.compute_dtype(dtype, x.dtype, product_dtype)
     with np.errstate(all="ignore"):
-        made = multiply(*(x.astype(total, copy=False) for x in plain))
-        return _wrapped(made.astype(dtype, copy=False))
+        result = multiply(*(x.astype(total, copy=False) for x in plain))
+        return _wrapped(result.astype(dtype, copy=False))
 
 
 def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
@@ -169,8 +169,8 @@ def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     inner = _size(a, left)
     first = _plain(a).transpose(*rows, *left).reshape(_size(a, rows), inner)
     second = _plain(b).transpose(*right, *columns).reshape(inner, _size(b, columns))
-    made = api.matmul(first, second)
-    return _wrapped(made.reshape([a.shape[x] for x in rows] + [b.shape[x] for x in columns])[()])
+    result = api.matmul(first, second)
+    return _wrapped(result.reshape([a.shape[x] for x in rows] + [b.shape[x] for x in columns])[()])
 
 
 def _axes(axes: Any, *dimensions: int) -> tuple[list[int], list[int]] | None:
@@ -208,21 +208,21 @@ def _vdot(a: Any, b: Any) -> Any:
     return _accumulated((a, b), np.vdot) if _supported(a, b) else NotImplemented
 
 
-def _einsum(*given: Any, out: Any = None, **options: Any) -> Any:
+def _einsum(*arguments: Any, out: Any = None, **options: Any) -> Any:
     """An equation and operands; or operands, each with a list of axes after it, and perhaps a list for the result."""
-    spelled = bool(given) and isinstance(given[0], str)
-    operands = given[1:] if spelled else given[: len(given) // 2 * 2 : 2]
+    spelled = bool(arguments) and isinstance(arguments[0], str)
+    operands = arguments[1:] if spelled else arguments[: len(arguments) // 2 * 2 : 2]
     if len(operands) < 2 or "dtype" in options or not _supported(*operands):
         return NotImplemented
     if spelled and len(operands) == 2 and options.keys() <= {"optimize"}:
-        result = _contraction(given[0], *(_plain(np.asanyarray(x)) for x in operands))
+        result = _contraction(arguments[0], *(_plain(np.asanyarray(x)) for x in operands))
         if result is not NotImplemented:
             return _written(result, out)
 
     def einsum(*widened: Any) -> Any:
         if spelled:
-            return np.einsum(given[0], *widened, **options)
-        mixed = list(given)
+            return np.einsum(arguments[0], *widened, **options)
+        mixed = list(arguments)
         mixed[: 2 * len(widened) : 2] = widened
         return np.einsum(*mixed, **options)
 
@@ -231,15 +231,15 @@ def _einsum(*given: Any, out: Any = None, **options: Any) -> Any:
 
 def _contraction(equation: str, a: Any, b: Any) -> Any:
     """The einsum of two operands as one product; NotImplemented where it is none."""
-    asked = contraction(without_ellipsis(equation.replace(" ", ""), a.ndim, b.ndim))
-    sizes = None if asked is None else asked.sizes(a.shape, b.shape)
-    if asked is None or sizes is None:
+    parsed = contraction(without_ellipsis(equation.replace(" ", ""), a.ndim, b.ndim))
+    sizes = None if parsed is None else parsed.sizes(a.shape, b.shape)
+    if parsed is None or sizes is None:
         return NotImplemented
-    left = a.transpose(asked.left()).reshape(asked.shape(sizes, asked.rows, asked.inner))
-    right = b.transpose(asked.right()).reshape(asked.shape(sizes, asked.inner, asked.columns))
-    apart = [sizes[x] for x in asked.batch + asked.rows + asked.columns]
-    made = api.matmul(left, right).reshape(apart).transpose(asked.result())
-    return _wrapped(made) if made.ndim else made[()]
+    left = a.transpose(parsed.left()).reshape(parsed.shape(sizes, parsed.rows, parsed.inner))
+    right = b.transpose(parsed.right()).reshape(parsed.shape(sizes, parsed.inner, parsed.columns))
+    apart = [sizes[x] for x in parsed.batch + parsed.rows + parsed.columns]
+    result = api.matmul(left, right).reshape(apart).transpose(parsed.result())
+    return _wrapped(result) if result.ndim else result[()]
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {

@@ -115,27 +115,31 @@ def predict(
     Examples
     --------
     >>> from gemmhub.distributed import predict
-    >>> found = predict(8192, 8192, 8192, 16, "float32", rate=1e11)
-    >>> found.best.algorithm, found.best.mesh
+    >>> prediction = predict(8192, 8192, 8192, 16, "float32", rate=1e11)
+    >>> prediction.best.algorithm, prediction.best.mesh
     ('2.5D', (2, 4, 2))
     """
     for name, size in (("m", m), ("n", n), ("k", k)):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise InputError(name, f"{size!r}", "a positive int")
-    kind = dtypes.as_dtype(dtype, "dtype")
-    out = np.dtype(np.float32) if dtypes.info(kind).kind == "float8" else dtypes.result_dtype(kind, kind)
-    accumulator = dtypes.compute_dtype(kind, kind, out)
+    operand_dtype = dtypes.as_dtype(dtype, "dtype")
+    out = (
+        np.dtype(np.float32)
+        if dtypes.info(operand_dtype).kind == "float8"
+        else dtypes.result_dtype(operand_dtype, operand_dtype)
+    )
+    accumulator = dtypes.compute_dtype(operand_dtype, operand_dtype, out)
     meshes = list(_meshes(mesh))
     devices = meshes[0][0] * meshes[0][1] * meshes[0][2]
-    alone, source = _seconds(m, n, k, kind, rate)
+    alone, source = _seconds(m, n, k, operand_dtype, rate)
     forecasts: dict[str, Forecast] = {}
     for arranged in meshes:
-        for name, received, held, messages in _costs(m, n, k, arranged, kind.itemsize, accumulator.itemsize):
+        for name, received, held, messages in _costs(m, n, k, arranged, operand_dtype.itemsize, accumulator.itemsize):
             rows, cols, layers = arranged
-            compute, _ = _seconds(ceil(m / rows), ceil(n / cols), ceil(k / layers), kind, rate)
+            compute, _ = _seconds(ceil(m / rows), ceil(n / cols), ceil(k / layers), operand_dtype, rate)
             transfer = messages * latency + received / bandwidth
             seconds = max(compute, transfer) if overlap else compute + transfer
-            found = Forecast(
+            forecast = Forecast(
                 name,
                 arranged,
                 received,
@@ -146,14 +150,14 @@ def predict(
                 alone / (devices * seconds) if seconds else 1.0,
             )
             if (memory is None or held <= memory) and (
-                name not in forecasts or _order(found) < _order(forecasts[name])
+                name not in forecasts or _order(forecast) < _order(forecasts[name])
             ):
-                forecasts[name] = found
+                forecasts[name] = forecast
     if not forecasts:
         raise InputError("memory", f"{memory} bytes a device", "at least what one algorithm needs", "use more devices")
     ranked = tuple(sorted(forecasts.values(), key=_order))
-    bound = lower_bound(m, n, k, devices, ranked[0].memory // kind.itemsize) * kind.itemsize
-    return Prediction(f"{m}x{n}x{k} {kind}->{out}", devices, ranked, int(bound), source)
+    bound = lower_bound(m, n, k, devices, ranked[0].memory // operand_dtype.itemsize) * operand_dtype.itemsize
+    return Prediction(f"{m}x{n}x{k} {operand_dtype}->{out}", devices, ranked, int(bound), source)
 
 
 def lower_bound(m: int, n: int, k: int, devices: int, memory: int) -> float:
@@ -173,16 +177,16 @@ def _order(forecast: Forecast) -> tuple[float, int, int]:
 
 def _meshes(mesh: int | Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """The possible arrangements."""
-    given = (mesh,) if isinstance(mesh, int) else tuple(mesh)
-    if not 1 <= len(given) <= 3 or any(isinstance(x, bool) or not isinstance(x, int) or x < 1 for x in given):
+    extents = (mesh,) if isinstance(mesh, int) else tuple(mesh)
+    if not 1 <= len(extents) <= 3 or any(isinstance(x, bool) or not isinstance(x, int) or x < 1 for x in extents):
         raise InputError("mesh", f"{mesh!r}", "a number of devices, (rows, columns) or (rows, columns, layers)")
-    if len(given) > 1:
-        rows, cols, layers = (*given, 1)[:3]
+    if len(extents) > 1:
+        rows, cols, layers = (*extents, 1)[:3]
         yield rows, cols, layers
         return
-    for rows in _divisors(given[0]):
-        for cols in _divisors(given[0] // rows):
-            yield rows, cols, given[0] // rows // cols
+    for rows in _divisors(extents[0]):
+        for cols in _divisors(extents[0] // rows):
+            yield rows, cols, extents[0] // rows // cols
 
 
 def _divisors(count: int) -> list[int]:

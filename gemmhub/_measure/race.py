@@ -1,4 +1,4 @@
-"""Racing: time the best few candidates of all backends at the first call of a kind, and record the times.
+"""Racing: time the best few candidates of all backends at the first call of a signature, and record the times.
 
 The setting ``tune = "first"`` switches it on. Estimates rank candidates well but not perfectly, and on hardware that
 was never measured they are only a model. A race decides by measurement: the candidates read the caller's operands and
@@ -18,13 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gemmhub import records
 from gemmhub._base import processors
 from gemmhub._call import bind
 from gemmhub._call.describe import Call
 from gemmhub._call.options import Request
-from gemmhub._choice import decide
-from gemmhub._choice.decide import Able
+from gemmhub._choice import decide, records
+from gemmhub._choice.decide import Eligible
 from gemmhub.backend import Kernel
 from gemmhub.errors import AllocationError, GemmhubError, OutputError
 from gemmhub.kit import locks
@@ -35,7 +34,7 @@ BUDGET = 0.05
 """Seconds, without compilation, after which a race launches nothing more. A launch cannot be cut short: a race takes as
 long as this and one launch at most."""
 _BACKEND_CANDIDATES = 3
-"""The most candidates of one backend in a race: the fastest is nearly always among the first three."""
+"""Maximum number of candidates of one backend in a race: the fastest is nearly always among the first three."""
 _CANDIDATES = 8
 _DROPPED = 1.3
 """Ratio to the fastest time so far beyond which a candidate is not timed again."""
@@ -43,7 +42,7 @@ _ROUNDS = 5
 _STRETCH = 1e-4
 """Seconds of work in one timed stretch."""
 _REPEATS = 10
-"""The most launches in one stretch."""
+"""Maximum number of launches in one stretch."""
 
 _lock = locks.lock()
 """Lock of the one race at a time: two would disturb each other's timing."""
@@ -54,7 +53,7 @@ _running = False
 class _Runner:
     """One candidate, ready to be timed."""
 
-    able: Able
+    eligible: Eligible
     candidate: str
     run: Callable[[], object]
     first: float = math.inf
@@ -69,18 +68,18 @@ class _Runner:
         return statistics.median(self.samples) if self.samples else self.first
 
     @property
-    def least(self) -> float:
+    def shortest(self) -> float:
         return min(self.samples, default=self.first)
 
 
-def outlook(call: Call, request: Request) -> str:
-    """The candidates that the first call of this kind would race, or why none; empty where the setting is off."""
+def preview(call: Call, request: Request) -> str:
+    """The candidates that the first call of this signature would race, or why none; empty where the setting is off."""
     if request.settings.tune == "off":
         return ""
-    able = _eligible(call, request)
-    listed = shortlist(able)
+    eligible = _eligible(call, request)
+    listed = shortlist(eligible)
     with call.arrays.on(request.stream):
-        reason = _obstacle(call, request, able, listed)
+        reason = _obstacle(call, request, eligible, listed)
     if reason:
         return f"none: {reason}"
     return f"{_count(listed)}, {BUDGET * 1e3:.0f} ms and one launch at most, at the first call"
@@ -92,52 +91,52 @@ def race(call: Call, request: Request, a: Any, b: Any) -> str:
     with _lock:
         if _running:
             return "none: a call from within a race"
-        able = _eligible(call, request)
-        listed = shortlist(able)
+        eligible = _eligible(call, request)
+        listed = shortlist(eligible)
         named = {x.entry.name for x, _ in listed}
-        others = [(x, x.candidate) for x in able if x.entry.name not in named and x.source == "estimated"]
+        others = [(x, x.candidate) for x in eligible if x.entry.name not in named and x.source == "estimated"]
         _running = True
         try:
             with call.arrays.on(request.stream):
-                reason = _obstacle(call, request, able, listed)
+                reason = _obstacle(call, request, eligible, listed)
                 return f"none: {reason}" if reason else _race(call, request, a, b, listed, others)
         finally:
             _running = False
 
 
-def _eligible(call: Call, request: Request) -> list[Able]:
+def _eligible(call: Call, request: Request) -> list[Eligible]:
     """The backends that a race may have: the one that the settings name, if any, else all that can run the call."""
-    able, settings = decide.able_backends(call.problem), request.settings
-    preferred = next((x for name in settings.backend for x in able if x.entry.name == name), None)
-    return [x for x in able if x is preferred] if preferred is not None or settings.forced else able
+    eligible, settings = decide.eligible_backends(call.problem), request.settings
+    preferred = next((x for name in settings.backend for x in eligible if x.entry.name == name), None)
+    return [x for x in eligible if x is preferred] if preferred is not None or settings.forced else eligible
 
 
-def shortlist(able: list[Able]) -> list[tuple[Able, str]]:
+def shortlist(eligible: list[Eligible]) -> list[tuple[Eligible, str]]:
     """The (backend, candidate) pairs to race, the most promising first; none where records have decided."""
-    measured = [x for x in able if x.source == "measured"]
-    new = decide.newcomers(able) if measured else [x for x in able if x.seconds is not None]
+    measured = [x for x in eligible if x.source == "measured"]
+    new = decide.newcomers(eligible) if measured else [x for x in eligible if x.seconds is not None]
     limit = decide.MARGIN * min((x.seconds or 0.0 for x in new), default=0.0)
     ranked = sorted((x for x in new if (x.seconds or 0.0) <= limit), key=lambda x: x.seconds or 0.0)
     if ranked and measured:
         ranked.append(min(measured, key=lambda x: x.seconds or 0.0))
-    rows = [(place, x, candidate) for x in ranked for place, candidate in enumerate(_candidates(x))]
+    rows = [(rank, x, candidate) for x in ranked for rank, candidate in enumerate(_candidates(x))]
     rows.sort(key=lambda row: row[0])  # stable: each backend's first candidate before any backend's second
     return [(x, candidate) for _, x, candidate in rows[:_CANDIDATES]]
 
 
-def _candidates(able: Able) -> Sequence[str]:
+def _candidates(eligible: Eligible) -> Sequence[str]:
     """The first candidates of a backend; of a measured one the fastest alone."""
-    if able.source == "measured":
-        return (able.candidate,)
-    return able.offer.names[:_BACKEND_CANDIDATES]
+    if eligible.source == "measured":
+        return (eligible.candidate,)
+    return eligible.offer.names[:_BACKEND_CANDIDATES]
 
 
-def _obstacle(call: Call, request: Request, able: list[Able], listed: list[tuple[Able, str]]) -> str:
+def _obstacle(call: Call, request: Request, eligible: list[Eligible], listed: list[tuple[Eligible, str]]) -> str:
     """The reason why nothing is raced; empty where there is none."""
     problem, settings = call.problem, request.settings
     if settings.deterministic:
         return "deterministic results are asked for"
-    measured = any(x.source == "measured" for x in able)
+    measured = any(x.source == "measured" for x in eligible)
     if measured and not listed:
         return "a record of this problem exists"
     if len(listed) < 2:
@@ -163,22 +162,22 @@ def _ranks() -> int:
 
 
 def _race(
-    call: Call, request: Request, a: Any, b: Any, listed: list[tuple[Able, str]], others: list[tuple[Able, str]]
+    call: Call, request: Request, a: Any, b: Any, listed: list[tuple[Eligible, str]], others: list[tuple[Eligible, str]]
 ) -> str:
     try:
         target = _scratch(call, a, b)
     except AllocationError as error:
         return f"none: no memory for a scratch result: {error}"
 
-    def ready(chosen: list[tuple[Able, str]]) -> list[_Runner]:
-        found = []
+    def ready(chosen: list[tuple[Eligible, str]]) -> list[_Runner]:
+        prepared = []
         for x, candidate in chosen:
             kernel = decide.prepared(x, candidate, call.problem, request.settings)
             if isinstance(kernel, Kernel):
-                found.append(_runner(call, request, x, candidate, kernel, (a, b, target)))
+                prepared.append(_runner(call, request, x, candidate, kernel, (a, b, target)))
             else:
                 _log.debug("not raced: %s %s: %s", x.entry.name, candidate, kernel.reason)
-        return found
+        return prepared
 
     load, runners = processors.load(), ready(listed)
     spent = _timed(runners, call, BUDGET)
@@ -189,37 +188,37 @@ def _race(
     runners += late
     tried = [x for x in runners if x.failure or x.seconds < math.inf]
     records.put(
-        records.record(call.problem, x.able.entry.name, x.candidate, x.seconds, x.able.ready, load, x.failure)
+        records.record(call.problem, x.eligible.entry.name, x.candidate, x.seconds, x.eligible.ready, load, x.failure)
         for x in tried
     )
     finished = [x for x in tried if not x.failure]
     if not finished:
         return "none: no candidate ran"
-    return f"{_count([(x.able, x.candidate) for x in finished])}, in {spent * 1e3:.3g} ms; recorded"
+    return f"{_count([(x.eligible, x.candidate) for x in finished])}, in {spent * 1e3:.3g} ms; recorded"
 
 
 def _scratch(call: Call, a: Any, b: Any) -> Any:
     """An array like the result; None where the library's arrays are immutable and each launch makes its own."""
     arrays = call.arrays
     if call.out is not None:
-        return arrays.wrap(arrays.twin(call.out), (a, b))
-    made = arrays.wrap(arrays.empty(call.out_shape, call.problem.out.dtype), (a, b))
+        return arrays.wrap(arrays.empty_strided_like(call.out), (a, b))
+    scratch = arrays.wrap(arrays.empty(call.out_shape, call.problem.out.dtype), (a, b))
     try:
-        arrays.target(made, call.out_shape)
+        arrays.target(scratch, call.out_shape)
     except OutputError:
         return None
-    return made
+    return scratch
 
 
 def _runner(
-    call: Call, request: Request, able: Able, candidate: str, kernel: Kernel, operands: tuple[Any, Any, Any]
+    call: Call, request: Request, eligible: Eligible, candidate: str, kernel: Kernel, operands: tuple[Any, Any, Any]
 ) -> _Runner:
-    execute, rest = bind.bind(call, able.entry.name, kernel), request.rest
+    execute, rest = bind.bind(call, eligible.entry.name, kernel), request.rest
 
     def run() -> None:
         execute(*operands, *rest)
 
-    return _Runner(able, candidate, run)
+    return _Runner(eligible, candidate, run)
 
 
 def _timed(runners: list[_Runner], call: Call, budget: float) -> float:
@@ -235,7 +234,7 @@ def _timed(runners: list[_Runner], call: Call, budget: float) -> float:
     for turn in range(1 + _ROUNDS):
         for runner in list(racing):
             left = begin + budget - time.perf_counter()
-            expected = runner.able.seconds or 0.0 if turn == 0 else runner.least
+            expected = runner.eligible.seconds or 0.0 if turn == 0 else runner.shortest
             if expected > left:
                 racing.remove(runner)
                 continue
@@ -249,16 +248,16 @@ def _timed(runners: list[_Runner], call: Call, budget: float) -> float:
                     repeats = max(1, min(_REPEATS, int(_STRETCH / max(expected, 1e-6)))) if turn > 1 else 1
                     runner.samples.append(clock.measure(runner.run, repeats))
             except GemmhubError as error:
-                _log.debug("not raced: %s %s: %s", runner.able.entry.name, runner.candidate, error)
+                _log.debug("not raced: %s %s: %s", runner.eligible.entry.name, runner.candidate, error)
                 racing.remove(runner)
                 runner.first, runner.samples = math.inf, []
                 runner.failure = "" if isinstance(error, AllocationError) else str(error)
-        racing.sort(key=lambda x: x.least)
+        racing.sort(key=lambda x: x.shortest)
         if turn > 0:
-            racing = [x for x in racing if x.least <= _DROPPED * racing[0].least]
+            racing = [x for x in racing if x.shortest <= _DROPPED * racing[0].shortest]
     return time.perf_counter() - begin
 
 
-def _count(listed: list[tuple[Able, str]]) -> str:
+def _count(listed: list[tuple[Eligible, str]]) -> str:
     names = list(dict.fromkeys(x.entry.name for x, _ in listed))
     return f"{len(listed)} candidates of {', '.join(names)}"

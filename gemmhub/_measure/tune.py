@@ -9,7 +9,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from gemmhub import records
 from gemmhub._arrays.dlpack.operands import DLPackArrays
 from gemmhub._arrays.host.operands import NUMPY
 from gemmhub._base import geometry, printing, processors, progress
@@ -17,10 +16,10 @@ from gemmhub._base.guard import guarded
 from gemmhub._base.timing import Clock, Timing, interleave, rotation
 from gemmhub._call import bind, describe
 from gemmhub._call.options import Request
-from gemmhub._check.compare import check_result
 from gemmhub._check.product import on_host
-from gemmhub._choice import decide, registry
-from gemmhub._choice.decide import Able
+from gemmhub._choice import decide, records, registry
+from gemmhub._choice.decide import Eligible
+from gemmhub._measure.compare import check_result
 from gemmhub.backend import Imported
 from gemmhub.capability import Refusal
 from gemmhub.errors import AllocationError, BackendError, GemmhubError, InputError, NoBackendError, RecordError
@@ -83,47 +82,47 @@ class TuneResult:
         return markup.facts(head) + markup.table(header, rows, right=("time",))
 
 
-def tune_call(a: Any, b: Any, out: Any, asked: Request) -> TuneResult:
+def tune_call(a: Any, b: Any, out: Any, request: Request) -> TuneResult:
     """Tune one call, as :func:`gemmhub.tune` does."""
-    call = describe.describe(a, b, out, asked)
+    call = describe.describe(a, b, out, request)
     problem = call.problem
     path = records.path()
     if path is not None:
         records.write(path, ())  # raises before the measuring, which may take minutes
     with locks.deciding:
-        able = decide.able_backends(problem)
-    if asked.settings.forced:
-        able = [x for x in able if x.entry.name == asked.settings.backend[0]]
+        eligible = decide.eligible_backends(problem)
+    if request.settings.forced:
+        eligible = [x for x in eligible if x.entry.name == request.settings.backend[0]]
     arrays, clock, load = call.arrays, call.arrays.clock(), processors.load()
-    asked = describe.beside(arrays, asked)
-    with arrays.on(asked.stream):
-        trial = _Trial(call, asked, a, b, clock.cache_bytes)
+    request = describe.beside(arrays, request)
+    with arrays.on(request.stream):
+        trial = _Trial(call, request, a, b, clock.cache_bytes)
         rows: list[Tuned] = []
         ready: list[_Contender] = []
-        for backend in able:
+        for backend in eligible:
             for candidate in backend.offer.names:
                 progress.report(f"{backend.entry.name} {candidate}")
                 trial.enter(backend, candidate, ready, rows)
         ready = _finalists(ready, trial, clock, rows)
         if not ready:
-            verdict = decide.decide(problem, asked.settings)
+            verdict = decide.decide(problem, request.settings)
             tried = [f"{row.backend} {row.candidate}".rstrip() + f": {row.remark}" for row in rows]
             why = "\n".join(["no candidate ran this product correctly", *tried]) if tried else verdict.why
             raise NoBackendError(f"nothing to tune: {why}", verdict)
         progress.report(f"timing {len(ready)} candidates")
         timings = interleave([contender.run for contender in ready], clock=clock)
-    found = [
+    new = [
         records.record(problem, x.backend.entry.name, x.candidate, timing.median, x.backend.ready, load)
         for x, timing in zip(ready, timings)
     ]
-    rows += [Tuned(r.backend, r.candidate, r.seconds) for r in found]
+    rows += [Tuned(r.backend, r.candidate, r.seconds) for r in new]
     rows.sort(key=lambda row: (row.seconds is None, row.seconds or 0.0))
-    found += [
+    new += [
         records.record(problem, x.entry.name, candidate, 0.0, x.ready, load, failure)
         for x, candidate, failure in trial.failed
     ]
     if path is not None:
-        records.write(path, found)
+        records.write(path, new)
         records.forget()
     warning = _disturbed(load, timings)
     if warning:
@@ -145,7 +144,7 @@ def _disturbed(load: float | None, timings: Sequence[Timing]) -> str:
 
 @dataclass(frozen=True)
 class _Contender:
-    backend: Able
+    backend: Eligible
     candidate: str
     execute: Callable[..., Any]
     run: Callable[[], object]
@@ -197,42 +196,46 @@ def _near(pool: list[tuple[_Contender, float]]) -> list[_Contender]:
 class _Trial:
     """One call's operands, in rotating sets, and the host copies that results are checked with."""
 
-    def __init__(self, call: describe.Call, asked: Request, a: Any, b: Any, cache_bytes: float) -> None:
-        self._call, self._asked = call, asked
+    def __init__(self, call: describe.Call, request: Request, a: Any, b: Any, cache_bytes: float) -> None:
+        self._call, self._request = call, request
         self._sets = _sets(call, a, b, cache_bytes)
-        self._hosted = on_host(call, asked)
+        self._hosted = on_host(call, request)
         arrays = call.arrays
-        native = arrays.empty(call.out_shape, call.problem.out.dtype) if call.out is None else arrays.twin(call.out)
+        native = (
+            arrays.empty(call.out_shape, call.problem.out.dtype)
+            if call.out is None
+            else arrays.empty_strided_like(call.out)
+        )
         self._target = arrays.wrap(native, (a, b))
         self._checked: set[str] = set()
-        self.failed: list[tuple[Able, str, str]] = []
+        self.failed: list[tuple[Eligible, str, str]] = []
         """Backend, candidate and reason of those that raised or were wrong, but for lack of memory."""
 
-    def _fail(self, backend: Able, candidate: str, error: GemmhubError | str, rows: list[Tuned]) -> None:
+    def _fail(self, backend: Eligible, candidate: str, error: GemmhubError | str, rows: list[Tuned]) -> None:
         rows.append(Tuned(backend.entry.name, candidate, None, str(error)))
         if not isinstance(error, AllocationError):
             self.failed.append((backend, candidate, str(error)))
 
-    def enter(self, backend: Able, candidate: str, ready: list[_Contender], rows: list[Tuned]) -> None:
+    def enter(self, backend: Eligible, candidate: str, ready: list[_Contender], rows: list[Tuned]) -> None:
         """Prepare one candidate and run it once; add it to ``ready``, or to ``rows`` with the reason."""
-        call, asked, target = self._call, self._asked, self._target
-        kernel = decide.prepared(backend, candidate, call.problem, asked.settings)
+        call, request, target = self._call, self._request, self._target
+        kernel = decide.prepared(backend, candidate, call.problem, request.settings)
         if isinstance(kernel, Refusal):
             rows.append(Tuned(backend.entry.name, candidate, None, kernel.reason))
             return
         execute = bind.bind(call, backend.entry.name, kernel)
-        short = bind.shortcut(call, kernel, execute)
-        turn, rest = cycle(self._sets), asked.rest
+        direct = bind.shortcut(call, kernel) if call.problem.plain else None
+        turn, rest = cycle(self._sets), request.rest
 
         def run() -> None:
             left, right = next(turn)
-            if call.problem.plain:
-                short(left, right, target)
+            if direct is not None:
+                direct(left, right, target)
             else:
                 execute(left, right, target, *rest)
 
         try:
-            bind.first_run(call, backend.entry.name, kernel, execute, *self._sets[0], target, asked)
+            bind.first_run(call, backend.entry.name, kernel, execute, *self._sets[0], target, request)
         except GemmhubError as error:
             self._fail(backend, candidate, error, rows)
             return
@@ -240,10 +243,10 @@ class _Trial:
 
     def right(self, x: _Contender, rows: list[Tuned]) -> bool:
         """Whether a contender's result is correct; if not, it is added to ``rows``."""
-        asked, name = self._asked, x.backend.entry.name
+        request, name = self._request, x.backend.entry.name
         try:
-            result = x.execute(*self._sets[0], self._target, *asked.rest)
-            ok, ratio, remark = check_result(self._hosted, asked, result, samples=self._samples(name))
+            result = x.execute(*self._sets[0], self._target, *request.rest)
+            ok, ratio, remark = check_result(self._hosted, request, result, samples=self._samples(name))
         except GemmhubError as error:
             self._fail(x.backend, x.candidate, error, rows)
             return False
@@ -289,7 +292,7 @@ class ImportResult:
 def import_times(path: Path, backend: str, device: str = "cpu") -> ImportResult:
     """Read a file of a vendor's profiler as records of ``backend`` on this machine; write nothing.
 
-    ``device`` is a kind or a device that the backend runs on ("musa", "musa:1"); for "cpu" its first device is taken.
+    ``device`` is a device or a device type of the backend ("musa:1", "musa"); for "cpu" its first device is taken.
     The file does not name the card and the versions that it was measured with: those of this machine are assumed.
     Raises InputError where the backend is unknown or does not run on ``device``, BackendError where it is not ready,
     RecordError where it cannot read the file.
@@ -302,15 +305,17 @@ def import_times(path: Path, backend: str, device: str = "cpu") -> ImportResult:
     if isinstance(answer, Refusal):
         raise BackendError(f"backend {backend!r}: {answer.reason}; {answer.remedy}")
     loaded, ready = answer
-    fitting = [x for x in ready.devices if device in (str(x), x.kind)]
+    fitting = [x for x in ready.devices if device in (str(x), x.type)]
     if not fitting and device != "cpu":
         raise InputError("device", f"{backend!r} does not run on {device}", ", ".join(map(str, ready.devices)))
     where = (fitting or ready.devices)[0]
     remedy = f"report it to the authors of {entry.distribution}"
-    found = guarded(lambda: loaded.import_times(path, where), "import_times()", remedy)
-    if not isinstance(found, (Imported, Refusal)):
-        found = Refusal(f"import_times() returned {type(found).__name__}", remedy)
-    if isinstance(found, Refusal):
-        raise RecordError(f"{path}: {found.reason}; {found.remedy}")
-    times = [records.record(problem, backend, candidate, seconds, ready) for problem, candidate, seconds in found.times]
-    return ImportResult(tuple(times), found.skipped)
+    imported = guarded(lambda: loaded.import_times(path, where), "import_times()", remedy)
+    if not isinstance(imported, (Imported, Refusal)):
+        imported = Refusal(f"import_times() returned {type(imported).__name__}", remedy)
+    if isinstance(imported, Refusal):
+        raise RecordError(f"{path}: {imported.reason}; {imported.remedy}")
+    times = [
+        records.record(problem, backend, candidate, seconds, ready) for problem, candidate, seconds in imported.times
+    ]
+    return ImportResult(tuple(times), imported.skipped)

@@ -17,15 +17,15 @@ from gemmhub.cli.options import json_option
 @json_option
 def command(verbose: bool, as_json: bool) -> None:
     """List all backends: ready, absent, failed or not installed, each with reason and remedy."""
-    found = gemmhub.backends()
+    statuses = gemmhub.backends()
     if as_json:
-        screen.print_json(found)
+        screen.print_json(statuses)
         return
-    rows = [(s.name, s.distribution, screen.styled(s.state), s.details) for s in found]
+    rows = [(s.name, s.distribution, screen.styled(s.state), s.details) for s in statuses]
     parts: list[Any] = [screen.table(("backend", "distribution", "state", "details"), rows)]
     if verbose:
-        parts += [screen.facts(_long(status)) for status in found]
-        parts += [f"{s.name}: {s.traceback.rstrip()}" for s in found if s.traceback]
+        parts += [screen.facts(_long(status)) for status in statuses]
+        parts += [f"{s.name}: {s.traceback.rstrip()}" for s in statuses if s.traceback]
     screen.show(*parts)
 
 

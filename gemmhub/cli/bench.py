@@ -13,15 +13,13 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub._arrays import by_name
-from gemmhub._arrays.by_name import ORDERS
 from gemmhub._base import files
-from gemmhub._measure import bench
-from gemmhub._measure.bench import Case
-from gemmhub._measure.contenders import LIBRARY_MATMULS
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.cli import operands, progress, report, screen
+from gemmhub.cli import by_name, measurements, operands, progress, report, screen
+from gemmhub.cli.by_name import ORDERS
+from gemmhub.cli.contenders import LIBRARY_MATMULS
 from gemmhub.cli.errors import WRONG, Undone, unwritable
+from gemmhub.cli.measurements import Case
 from gemmhub.cli.options import DTYPE, PRECISION, SHAPES, device_option, library_option
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ _ARGUMENTS = "gemmhub.cli.bench.arguments"
 
 
 class _Remembering(click.Command):
-    """A command that keeps its arguments as given, for the JSON document; of files only their names."""
+    """A command that keeps its arguments as passed, for the JSON document; of files only their names."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_ARGUMENTS] = ["gemmhub", "bench", *(re.sub(r"[^=]*[/\\]", "", arg) for arg in args)]
@@ -53,7 +51,7 @@ _DEFAULT = tuple((n, n, n) for n in (128, 256, 512, 1024))
     help="Dtype of the operands; may be repeated. Default: float32.",
 )  # fmt: skip
 @click.option(
-    "--orders", "all_orders", type=click.Choice((*bench.ORDERS, "all")), multiple=True,
+    "--orders", "all_orders", type=click.Choice((*measurements.ORDERS, "all")), multiple=True,
     help="Storage orders of A, B and the result, a letter each: r row-major, c column-major; all for the eight; "
     "may be repeated. Default: rrr.",
 )  # fmt: skip
@@ -128,7 +126,7 @@ def command(
         for dtype, each, (m, n, k) in todo:
             begin(f"{m}x{n}x{k} {dtype} {each}")
             cases.append(
-                bench.run_case(
+                measurements.run_case(
                     m, n, k, dtype=dtype, out_dtype=out_dtype, precision=precision, backends=backends,
                     baseline=baseline, device=device, library=arrays.name, orders=each, host=host,
                     rounds=rounds, warmup=warmup, iterations=iterations, progress=advance,
@@ -137,13 +135,13 @@ def command(
         drawn = roofline is not None or html is not None
         if drawn:
             begin("bandwidth of a copy")
-        bandwidth = bench.copy_bandwidth(arrays) if drawn else None
+        bandwidth = measurements.copy_bandwidth(arrays) if drawn else None
     machine = by_name.device_name(arrays)
     document = {
         "command": ctx.meta[_ARGUMENTS],
         "started": started,
         "device": {"name": machine, "index": str(arrays.device), "library": arrays.name},
-        "clock": bench.clock_name(arrays),
+        "clock": measurements.clock_name(arrays),
         "versions": _versions(arrays),
         "rounds": rounds,
         "warmup": warmup,
@@ -173,13 +171,13 @@ def command(
         raise Undone("no backend was timed; the remarks have the reasons")
 
 
-def _orders(given: tuple[str, ...], b_order: str | None) -> tuple[str, ...]:
+def _orders(names: tuple[str, ...], b_order: str | None) -> tuple[str, ...]:
     """The combinations to measure, once each."""
     if b_order is not None:
-        if given:
+        if names:
             raise click.UsageError("--b-order and --orders exclude each other; --orders rcr is --b-order col.")
         return ("rcr" if b_order == "col" else "rrr",)
-    return bench.ORDERS if "all" in given else tuple(dict.fromkeys(given)) or ("rrr",)
+    return measurements.ORDERS if "all" in names else tuple(dict.fromkeys(names)) or ("rrr",)
 
 
 def _check_plots(files: dict[str, str | None], shapes: Sequence[tuple[int, int, int]]) -> None:

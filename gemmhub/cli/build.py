@@ -21,9 +21,9 @@ from typing import Any
 
 import click
 
-from gemmhub._arrays.by_name import one_line
 from gemmhub._base import printing, units
 from gemmhub.cli import screen
+from gemmhub.cli.by_name import one_line
 from gemmhub.cli.errors import FAILED, Failure, Undone
 from gemmhub.cli.options import json_option
 from gemmhub.numpy_backend.probe import cores

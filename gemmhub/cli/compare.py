@@ -8,17 +8,16 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub._arrays.by_name import arrays_for, entered, place
-from gemmhub._check.compare import Comparison, shown
-from gemmhub._measure.bench import random_operand
+from gemmhub._measure.compare import Comparison, shown
 from gemmhub.cli import operands, progress, screen
+from gemmhub.cli.by_name import arrays_for, entered, place
 from gemmhub.cli.errors import FAILED, WRONG
 from gemmhub.cli.options import (
     DTYPE,
     device_option,
-    given,
     json_option,
     library_option,
+    matmul_options,
     operand_options,
     product_options,
 )
@@ -62,23 +61,25 @@ def command(
     else:
         m, n, k = sizes
         rng = np.random.default_rng(seed)
-        a = random_operand(rng, (m, k), as_dtype(dtype or "float32"))
-        b = random_operand(rng, (k, n), as_dtype(b_dtype or dtype or "float32"))
+        a = operands.random_operand(rng, (m, k), as_dtype(dtype or "float32"))
+        b = operands.random_operand(rng, (k, n), as_dtype(b_dtype or dtype or "float32"))
     with entered(arrays), progress.bar(1) as (begin, _):
         begin("comparing")
         a, b = place(a, arrays, argument="a"), place(b, arrays, argument="b")
         extra = {name: place(x, arrays, argument=name) for name, x in extra.items()}
-        found = gemmhub.compare(a, b, backends=backends or None, seed=seed, **given(**chosen, **extra))
+        comparison = gemmhub.compare(a, b, backends=backends or None, seed=seed, **matmul_options(**chosen, **extra))
     if as_json:
-        screen.print_json({"ok": bool(found), "deviating": found.deviating, **screen.plain(found)})
+        screen.print_json({"ok": bool(comparison), "deviating": comparison.deviating, **screen.plain(comparison)})
     else:
-        screen.show(screen.facts([("problem", found.problem)]), comparison_table(found))
-    if not found:
-        ctx.exit(FAILED if all(row.status != "wrong" for row in found.rows) else WRONG)
+        screen.show(screen.facts([("problem", comparison.problem)]), comparison_table(comparison))
+    if not comparison:
+        ctx.exit(FAILED if all(row.status != "wrong" for row in comparison.rows) else WRONG)
 
 
-def comparison_table(found: Comparison) -> Any:
+def comparison_table(comparison: Comparison) -> Any:
     """The table of a comparison; errors in units of their bounds."""
-    rows = [(r.backend, screen.styled(r.status), shown(r.ratio), shown(r.difference), r.summary) for r in found.rows]
+    rows = [
+        (r.backend, screen.styled(r.status), shown(r.ratio), shown(r.difference), r.summary) for r in comparison.rows
+    ]
     header = ("backend", "verdict", "error/bound", "max difference", "remarks")
     return screen.table(header, rows, right=("error/bound", "max difference"))

@@ -15,12 +15,12 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub import config, records
-from gemmhub._arrays.by_name import library_statuses
-from gemmhub._check.compare import Comparison
+from gemmhub import config
+from gemmhub._choice import records
 from gemmhub._choice.status import BackendStatus
-from gemmhub._measure.bench import random_operand
-from gemmhub.cli import doctor_advice, doctor_probe, doctor_report, progress, screen
+from gemmhub._measure.compare import Comparison
+from gemmhub.cli import doctor_advice, doctor_probe, doctor_report, operands, progress, screen
+from gemmhub.cli.by_name import library_statuses
 from gemmhub.cli.errors import FAILED, UNUSABLE, WRONG
 from gemmhub.cli.options import json_option
 from gemmhub.dtypes import as_dtype
@@ -50,7 +50,8 @@ def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     The report contains no environment variables but those that set gemmhub, thread counts and, in a plugin's report,
     its subject. Plugins are probed in a child process first: one that hangs or ends the process is named, with the
     switch that turns it off, and left out of the rest. Exit code 1 when a product of the self-test is wrong, 2 when
-    the configuration cannot be read, 3 when there is such a plugin or any other failure.
+    the configuration cannot be read, 3 when there is such a plugin or a failed self-test. A plugin that raises is
+    listed, and changes no exit code.
     """
     report = _full() if name is None else _about(name)
     report = _anonymous(screen.plain(report))
@@ -113,7 +114,7 @@ def _culprits() -> list[doctor_probe.Culprit]:
 
 
 def _backends(culprits: list[doctor_probe.Culprit]) -> list[BackendStatus]:
-    """The states of all backends; a plugin that this report left out has failed, for the reason that was found."""
+    """The states of all backends; a plugin that this report left out has failed, for the reported reason."""
     reasons = {culprit.plugin: culprit for culprit in culprits}
     return [
         replace(status, state="failed", reason=reasons[status.name].reason, remedy=reasons[status.name].remedy)
@@ -145,14 +146,14 @@ def _switched_off(plugins: list[str]) -> Iterator[None]:
 def _system() -> dict[str, str]:
     built: Any = np.show_config(mode="dicts")
     blas = built["Build Dependencies"]["blas"]
-    found = {
+    versions = {
         "gemmhub": gemmhub.__version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
         "cpu": f"{cpu_name()}, {cores()} cores",
         "numpy": f"{np.__version__} with {blas.get('name', 'unknown')} {blas.get('version', '')}".rstrip(),
     }
-    return found | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    return versions | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
 
 
 def _libraries() -> dict[str, str]:
@@ -161,13 +162,13 @@ def _libraries() -> dict[str, str]:
         point for group in ("gemmhub", doctor_report.GROUP) for point in importlib.metadata.entry_points(group=group)
     ]
     plugins = {point.dist.name for point in points if point.dist is not None}
-    found = {}
+    versions = {}
     for name in (*sorted(plugins), *_LIBRARIES):
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _settings() -> dict[str, Any]:
@@ -198,15 +199,17 @@ def _self_test() -> list[dict[str, Any]]:
     tests = []
     for dtype, out_dtype in _SELF_TESTS:
         element = as_dtype(dtype)
-        a, b = random_operand(rng, (m, k), element), random_operand(rng, (k, n), element)
+        a, b = operands.random_operand(rng, (m, k), element), operands.random_operand(rng, (k, n), element)
         title = f"{dtype} -> {out_dtype}" if out_dtype else dtype
         try:
-            found: Comparison = gemmhub.compare(a, b, out_dtype=out_dtype)
+            comparison: Comparison = gemmhub.compare(a, b, out_dtype=out_dtype)
         except GemmhubError as error:
             tests.append({"product": title, "ok": False, "error": str(error), "rows": []})
             continue
         # A product that no backend ran is a failure: the built-in backend runs every one.
-        tests.append({"product": title, "ok": bool(found) and bool(found.rows), "error": "", "rows": found.rows})
+        tests.append(
+            {"product": title, "ok": bool(comparison) and bool(comparison.rows), "error": "", "rows": comparison.rows}
+        )
     return tests
 
 

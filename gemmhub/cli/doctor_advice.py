@@ -1,29 +1,44 @@
-"""Recommendations of ``gemmhub doctor``: distributions for the hardware and the frameworks that it finds."""
+"""Recommendations of ``gemmhub doctor``: distributions for the hardware and the frameworks that it finds.
+
+A distribution that can examine hardware more closely names a function in the entry-point group ``gemmhub.hardware``::
+
+    [project.entry-points."gemmhub.hardware"]
+    nvidia = "gemmhub_nvidia.hardware:cards"
+
+It takes no arguments, yields :data:`Hardware`, and replaces the function of :data:`LOOKS` that has its name.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-from gemmhub.capability import Absent
-from gemmhub.kit import cuda, install
+from gemmhub._base.guard import guarded
+from gemmhub._choice.suggestions import of_extra
+from gemmhub.capability import Refusal
+from gemmhub.kit import install
 from gemmhub.numpy_backend.probe import cpu_flags
+
+_log = logging.getLogger("gemmhub")
+
+GROUP = "gemmhub.hardware"
 
 Hardware = tuple[str, tuple[str, ...]]
 """Name of hardware, and the distributions that serve it."""
+Look = Callable[[], Iterable[Hardware]]
 
 _UNITS = {
     "amx_bf16": "AMX", "amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI",
     "avx512_bf16": "AVX-512 BF16", "asimddp": "NEON dot product", "i8mm": "NEON int8 matrix product",
 }  # fmt: skip
 """Flags of /proc/cpuinfo: instructions for bfloat16 and int8."""
-_HOPPER = (9, 0)
-_MUSA = ("gemmhub-mublas", "gemmhub-mudnn", "gemmhub-mutlass", "gemmhub-musa-kernels")
 _FRAMEWORKS = {"jax": ("jax_tvm_ffi", "jit, grad and vmap of JAX"), "dask": ("distributed", "clusters of Dask")}
 """The module that gemmhub needs with a framework, and its purpose."""
 
@@ -53,45 +68,56 @@ def cpu(*cpuinfo: Path) -> Iterator[Hardware]:
     if not words:
         return
     units = dict.fromkeys(name for flag, name in _UNITS.items() if flag in words)
-    yield f"CPU with {', '.join(units)}" if units else "CPU", ("gemmhub-cpu",)
+    yield f"CPU with {', '.join(units)}" if units else "CPU", of_extra("cpu")
 
 
-def nvidia(open_driver: Callable[[], cuda.Driver] = cuda.load) -> Iterator[Hardware]:
-    """The NVIDIA GPUs, one of each kind."""
-    seen = cuda.look(open_driver, "525", "an NVIDIA GPU")
-    if isinstance(seen, Absent):
+def nvidia(files: tuple[str, ...] = ("/dev/nvidiactl", "/usr/lib/wsl/lib/libcuda.so.1")) -> Iterator[Hardware]:
+    """The NVIDIA driver, by its device file, or by its library where Linux runs in Windows."""
+    for path in filter(os.path.exists, files):
+        yield f"an NVIDIA driver ({path})", of_extra("nvidia")
         return
-    for name, capability in dict.fromkeys((gpu.name, gpu.capability) for gpu in seen[1]):
-        hopper = ("gemmhub-hopper",) if capability == _HOPPER else ()
-        yield (
-            f"{name}, compute capability {capability[0]}.{capability[1]}",
-            ("gemmhub-cublas", "gemmhub-cuda", *hopper),
-        )
 
 
 def musa(folders: tuple[str, ...] = ("/usr/local/musa", "/dev/mtgpu.0")) -> Iterator[Hardware]:
     """The MUSA installation or card."""
-    for place in filter(None, (os.environ.get("MUSA_HOME"), *folders)):
-        if Path(place).exists():
-            yield f"a MUSA installation or card ({place})", _MUSA
-            return
+    for path in filter(os.path.exists, filter(None, (os.environ.get("MUSA_HOME"), *folders))):
+        yield f"a MUSA installation or card ({path})", of_extra("musa")
+        return
 
 
-def advice(
-    looks: Sequence[Callable[[], Iterable[Hardware]]] = (cpu, nvidia, musa),
-    installed: Callable[[str], bool] = installed,
-) -> list[Advice]:
-    """The recommendations for this machine, most specific hardware last. Imports nothing and runs no kernel.
+LOOKS: Mapping[str, Look] = {"cpu": cpu, "nvidia": nvidia, "musa": musa}
+"""Functions that find hardware, by name; none loads a vendor's library."""
 
-    ``looks`` find the hardware, ``installed`` tests for a distribution.
+
+def looks() -> Iterator[Look]:
+    """:data:`LOOKS`, those of installed plugins in place of ours."""
+    by_name = dict(LOOKS)
+    for point in metadata.entry_points(group=GROUP):
+        by_name[point.name] = partial(_plugins, point)
+    return iter(by_name.values())
+
+
+def _plugins(point: metadata.EntryPoint) -> list[Hardware]:
+    """The hardware that a plugin detects; none, and a warning, where its code raises: the machine may be broken."""
+    hardware = guarded(lambda: list(point.load()()), point.value, "")
+    if isinstance(hardware, Refusal):
+        _log.warning("%s", hardware.reason)
+        return []
+    return hardware
+
+
+def advice(looks: Callable[[], Iterable[Look]] = looks, installed: Callable[[str], bool] = installed) -> list[Advice]:
+    """The recommendations for this machine, most specific hardware last. Runs no kernel.
+
+    ``looks`` returns the functions that find hardware; ``installed`` tests for a distribution.
     """
-    found = []
-    for title, distributions in chain.from_iterable(look() for look in looks):
+    recommendations = []
+    for title, distributions in chain.from_iterable(look() for look in looks()):
         missing = tuple(name for name in distributions if not installed(name))
         if missing:
-            found.append(Advice(title, missing, install.command(*missing)))
+            recommendations.append(Advice(title, missing, install.command(*missing)))
     for name, (needed, purpose) in _FRAMEWORKS.items():
         if find_spec(name) is not None and find_spec(needed) is None:
             extra = f"gemmhub[{name}]"
-            found.append(Advice(f"{name}, without {needed}: {purpose}", (extra,), install.command(extra)))
-    return found
+            recommendations.append(Advice(f"{name}, without {needed}: {purpose}", (extra,), install.command(extra)))
+    return recommendations

@@ -38,15 +38,15 @@ class Culprit:
 
 def culprits(denied: tuple[str, ...]) -> list[Culprit]:
     """Import and probe every plugin but those ``denied`` in child processes; return those that must not be loaded."""
-    found: list[Culprit] = []
+    named: list[Culprit] = []
     while True:
-        off = (*denied, *(culprit.plugin for culprit in found))
+        off = (*denied, *(culprit.plugin for culprit in named))
         culprit = _culprit({**os.environ, "GEMMHUB_DISABLE": ",".join(off), "PYTHONPATH": os.pathsep.join(sys.path)})
         if culprit is None:
-            return found
-        found.append(culprit)
+            return named
+        named.append(culprit)
         if not culprit.plugin or culprit.plugin in off:  # no switch helps
-            return found
+            return named
 
 
 def _culprit(environment: Mapping[str, str]) -> Culprit | None:

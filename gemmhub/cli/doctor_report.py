@@ -50,18 +50,18 @@ def gather(name: str) -> list[Finding]:
 
 
 def _of(origin: str, load: Callable[[], Callable[[], Iterable[Finding]]]) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def gather() -> None:
         for finding in load()():
             if not isinstance(finding, Finding):
                 raise TypeError(f"{origin} yielded a {type(finding).__name__}, not a Finding")
-            found.append(finding)
+            findings.append(finding)
 
     failure = guarded(gather, "it", "")  # a plugin's code, on a machine that may be broken
     if failure is not None:
-        found.append(Finding("report", origin, failure.reason, False, failure.traceback or ""))
-    return found
+        findings.append(Finding("report", origin, failure.reason, False, failure.traceback or ""))
+    return findings
 
 
 def fine(findings: Iterable[Finding]) -> bool:

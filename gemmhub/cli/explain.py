@@ -8,20 +8,22 @@ from typing import Any
 import click
 
 import gemmhub
-from gemmhub._arrays.by_name import ORDERS, parse_device
-from gemmhub._base.geometry import MOST_ALIGNED
-from gemmhub._call.options import Options, request
+from gemmhub._base.geometry import MAX_ALIGNMENT
+from gemmhub._call.options import Options
+from gemmhub._call.options import request as parse_request
+from gemmhub._choice import registry
 from gemmhub._choice.decide import decide
 from gemmhub.capability import CPU, Device
 from gemmhub.cli import operands, screen
+from gemmhub.cli.by_name import ORDERS, parse_device
 from gemmhub.cli.options import (
     BATCH,
     DTYPE,
     b_order_option,
     backend_option,
     device_option,
-    given,
     json_option,
+    matmul_options,
     product_options,
 )
 from gemmhub.verdict import Decision
@@ -53,7 +55,7 @@ def command(
 
     Only backends are asked about a device: neither the device nor an array library is needed.
     """
-    place = parse_device(device)
+    target = parse_device(device, registry.device_types())
     sizes = operands.sizes_or_files(what)
     if len(sizes) == 2:
         if "col" in (a_order, b_order) or batch:
@@ -64,7 +66,7 @@ def command(
         outer = batch or ()
         a = operands.unfilled((*outer, m, k), dtype or "float32", a_order)
         b = operands.unfilled((*outer, k, n), b_dtype or dtype or "float32", b_order)
-    decision = _explained(a, b, place, given(**chosen))
+    decision = _explained(a, b, target, matmul_options(**chosen))
     if as_json:
         screen.print_json(decision.to_dict())
     else:
@@ -77,7 +79,7 @@ def _explained(a: Any, b: Any, device: Device, options: Options) -> Decision:
         return gemmhub.explain(a, b, **options)
     from gemmhub._call.describe import describe
 
-    asked = request(options)
-    problem = describe(a, b, None, asked).problem
-    a_there, b_there, out = (replace(x, alignment=MOST_ALIGNED) for x in (problem.a, problem.b, problem.out))
-    return decide(replace(problem, device=device, a=a_there, b=b_there, out=out), asked.settings)
+    request = parse_request(options)
+    problem = describe(a, b, None, request).problem
+    a_there, b_there, out = (replace(x, alignment=MAX_ALIGNMENT) for x in (problem.a, problem.b, problem.out))
+    return decide(replace(problem, device=device, a=a_there, b=b_there, out=out), request.settings)

@@ -1,7 +1,7 @@
 """Shared functions of the plots of ``gemmhub bench``: names, colours, and labels that fit.
 
 Titles are wrapped to the available width. Labels at points are placed where they cover nothing and are inside their
-axes, and are omitted where there is no such place.
+axes, and are omitted where no position is free.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 import click
 
 from gemmhub._base import files, markup, printing
-from gemmhub._measure.bench import Case
-from gemmhub._measure.contenders import label
+from gemmhub.cli.contenders import label
 from gemmhub.cli.errors import Failure, unwritable
+from gemmhub.cli.measurements import Case
 from gemmhub.kit import install
 
 _MARKERS = "osD^vP*X"
 _CLOCKS = {"host": "the host", "device events": "device events"}
 _EM = 0.62
 """Upper limit of the mean width of a character, over the size of its font, in long texts of the default font."""
-_PLACES = (("left", "top"), ("left", "bottom"), ("right", "bottom"), ("right", "top"))
+_POSITIONS = (("left", "top"), ("left", "bottom"), ("right", "bottom"), ("right", "top"))
 """Alignments of a label: the side of the label that is at its point."""
 
 
@@ -45,9 +45,9 @@ def require(option: str, path: str) -> None:
     import matplotlib
     from matplotlib.backend_bases import FigureCanvasBase
 
-    kinds = sorted(FigureCanvasBase.get_supported_filetypes())
-    if Path(path).suffix.lstrip(".").lower() not in kinds:
-        raise Failure(f"{option} {path}: matplotlib {matplotlib.__version__} writes {', '.join(kinds)}")
+    formats = sorted(FigureCanvasBase.get_supported_filetypes())
+    if Path(path).suffix.lstrip(".").lower() not in formats:
+        raise Failure(f"{option} {path}: matplotlib {matplotlib.__version__} writes {', '.join(formats)}")
 
 
 def contenders(cases: Sequence[Case]) -> list[str]:
@@ -124,7 +124,7 @@ def extents(figure: Any, axis: Any) -> list[Any]:
 
 
 def place(figure: Any, axis: Any, points: Iterable[tuple[float, float, str, str]], size: float) -> int:
-    """Write labels, each (x, y, text, colour), beside their points; earlier ones choose their places first.
+    """Write labels, each (x, y, text, colour), beside their points; earlier ones choose their positions first.
 
     Returns the number of placed labels.
     """
@@ -132,7 +132,7 @@ def place(figure: Any, axis: Any, points: Iterable[tuple[float, float, str, str]
     edge = axis.get_window_extent()
     count = 0
     for x, y, text, color in points:
-        for side, end in _PLACES:
+        for side, end in _POSITIONS:
             offset = (5 if side == "left" else -5, -4 if end == "top" else 4)
             written = axis.annotate(
                 text, (x, y), xytext=offset, textcoords="offset points", ha=side, va=end, fontsize=size, color=color

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from gemmhub._base.units import multiple
-from gemmhub._measure.bench import Case
-from gemmhub._measure.contenders import label
+from gemmhub.cli.contenders import label
 from gemmhub.cli.errors import Failure, Undone
 from gemmhub.cli.figures import about, contenders, head, named, save, title, wrapped
+from gemmhub.cli.measurements import Case
 
-_LEAST, _MOST = 1.25, 4.0
+_LEAST, _MAX_ENTRIES = 1.25, 4.0
 """Least and greatest ratio at the end of the colour scale: noise must look like noise, and one large ratio must not
 make all others pale."""
 
@@ -56,26 +56,26 @@ def figure(cases: Sequence[Case], machine: str) -> Any:
     from matplotlib.figure import Figure
 
     names = [name for name in contenders(cases) if name != cases[0].baseline]
-    kinds = list(dict.fromkeys(map(title, cases)))
+    titles = list(dict.fromkeys(map(title, cases)))
     ratios = [row.ratio for case in cases for row in case.timed if row.name in names and row.ratio is not None]
     if not ratios:
         raise Undone(f"--heatmap: no contender has a ratio to {cases[0].baseline}; the remarks have the reasons")
     down, across = axes([(case.m, case.n, case.k) for case in cases])
     rows, columns = (sorted({getattr(case, name) for case in cases}) for name in (down, across))
     furthest = max(abs(log2(ratio)) for ratio in ratios)
-    limit = min(max(furthest, log2(_LEAST)), log2(_MOST))
+    limit = min(max(furthest, log2(_LEAST)), log2(_MAX_ENTRIES))
     width, height = max(3.2, 0.75 * len(columns) + 1.2), max(1.8, 0.42 * len(rows) + 1.0)
-    drawn = Figure(figsize=(width * len(kinds) + 1.4, max(2.6, height * len(names)) + 0.9), layout="constrained")
-    panels = drawn.subplots(len(names), len(kinds), squeeze=False)
+    drawn = Figure(figsize=(width * len(titles) + 1.4, max(2.6, height * len(names)) + 0.9), layout="constrained")
+    panels = drawn.subplots(len(names), len(titles), squeeze=False)
     for name, line in zip(names, panels):
-        for kind, axis in zip(kinds, line):
-            mine = [case for case in cases if title(case) == kind]
+        for case_title, axis in zip(titles, line):
+            mine = [case for case in cases if title(case) == case_title]
             grid = np.full((len(rows), len(columns)), np.nan)
             for case in mine:
                 cell = rows.index(getattr(case, down)), columns.index(getattr(case, across))
                 grid[cell] = next((row.ratio for row in case.timed if row.name == name and row.ratio), np.nan)
             _panel(axis, grid, limit)
-            axis.set_title(wrapped(f"{label(name)}, {kind}", width - 0.4, 10), fontsize=10)
+            axis.set_title(wrapped(f"{label(name)}, {case_title}", width - 0.4, 10), fontsize=10)
             axis.set_xticks(range(len(columns)), columns)
             axis.set_yticks(range(len(rows)), rows)
             axis.set_xlabel(across)

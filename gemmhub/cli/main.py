@@ -82,11 +82,11 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
-def _unknown(ctx: click.Context, given: str) -> click.UsageError:
+def _unknown(ctx: click.Context, name: str) -> click.UsageError:
     """The error for a command that does not exist, with the most similar one."""
-    likely = difflib.get_close_matches(given.lower().replace("_", "-"), COMMANDS, n=1, cutoff=0.5)
+    likely = difflib.get_close_matches(name.lower().replace("_", "-"), COMMANDS, n=1, cutoff=0.5)
     meant = f"Did you mean {likely[0]!r}?" if likely else f"Allowed: {', '.join(COMMANDS)}."
-    return click.UsageError(f"No such command {given!r}. {meant}", ctx)
+    return click.UsageError(f"No such command {name!r}. {meant}", ctx)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

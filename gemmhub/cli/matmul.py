@@ -11,18 +11,17 @@ import numpy as np
 from rich.text import Text
 
 import gemmhub
-from gemmhub._arrays import by_name
 from gemmhub._base import units
 from gemmhub._call.options import Options
-from gemmhub.cli import operands, screen
+from gemmhub.cli import by_name, operands, screen
 from gemmhub.cli.errors import WRONG
 from gemmhub.cli.options import (
     backend_option,
     device_option,
     dtype_option,
-    given,
     json_option,
     library_option,
+    matmul_options,
     operand_options,
     product_options,
 )
@@ -70,7 +69,7 @@ def command(
     with by_name.entered(arrays):
         left, right = (by_name.place(x, arrays, argument=name) for x, name in ((left, "a"), (right, "b")))
         extra = {name: by_name.place(x, arrays, argument=name) for name, x in extra.items()}
-        options = given(**chosen, **extra)
+        options = matmul_options(**chosen, **extra)
         plan = gemmhub.plan(left, right, **options)
         by_name.synchronize(arrays)
         start = time.perf_counter()
@@ -117,6 +116,6 @@ def command(
 def _check(a: Any, b: Any, result: Any, options: Options, problem: GemmProblem) -> dict[str, Any]:
     """The verdict on a product."""
     precision: Any = problem.precision
-    found = gemmhub.spot_check(a, b, result, **{**options, "precision": precision})
-    sums = f", {found.sums} sums compared" if found.sums else ""
-    return {**screen.plain(found), "examined": f"{found.method}: {found.checked} elements recomputed{sums}"}
+    verdict = gemmhub.spot_check(a, b, result, **{**options, "precision": precision})
+    sums = f", {verdict.sums} sums compared" if verdict.sums else ""
+    return {**screen.plain(verdict), "examined": f"{verdict.method}: {verdict.checked} elements recomputed{sums}"}

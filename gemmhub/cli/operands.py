@@ -1,4 +1,4 @@
-"""Operands of commands: validated .npy files, or arrays of given sizes."""
+"""Operands of commands: validated .npy files, random numbers, or arrays of these sizes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 from gemmhub._base import files
 from gemmhub._base.digits import whole
 from gemmhub.cli.errors import Failure, Undone, unwritable
-from gemmhub.dtypes import as_dtype, info
-from gemmhub.errors import DTypeError
+from gemmhub.dtypes import DType, as_dtype, info
+from gemmhub.errors import AllocationError, DTypeError
 from gemmhub.operands import OPERANDS
 
 Array = Any
@@ -111,7 +111,7 @@ def check_writable(path: Path) -> None:
 
 Size = tuple[int, int, int]
 
-_MOST_BYTES = 2**47
+_MAX_BYTES = 2**47
 """The addresses of a process on x86-64."""
 
 _MEANING = "A is M x K, B is K x N"
@@ -134,12 +134,12 @@ def sizes(arguments: tuple[str, ...], otherwise: str = "") -> Size:
     if wrong is None and len(parts) == 3:
         m, n, k = map(int, parts)
         return m, n, k
-    given = " ".join(arguments)
+    text = " ".join(arguments)
     if wrong is None and len(parts) < 3:
         missing = ("M, N and K are", "N and K are", "K is")[len(parts)]
-        counted = (f"{given} is one size", f"{given} are two sizes")[len(parts) - 1] + "; " if parts else ""
+        counted = (f"{text} is one size", f"{text} are two sizes")[len(parts) - 1] + "; " if parts else ""
         raise click.UsageError(f"{counted}{missing} missing. Give three sizes M N K{otherwise}: {_MEANING}.")
-    problem = f"{given!r}: {len(parts)} sizes" if wrong is None else f"{wrong!r} is not a size"
+    problem = f"{text!r}: {len(parts)} sizes" if wrong is None else f"{wrong!r} is not a size"
     raise click.UsageError(f"{problem}. Give three sizes M N K{otherwise}: {_MEANING}.")
 
 
@@ -150,12 +150,34 @@ def _like_sizes(text: str) -> bool:
 def unfilled(shape: tuple[int, ...], dtype: str, order: str) -> Array:
     """An array whose pages are never touched; its matrices are column-major for the ``order`` "col"."""
     stored = (*shape[:-2], shape[-1], shape[-2]) if order == "col" else shape
-    kind = as_dtype(dtype)
-    what, size = f"operands of {' x '.join(map(str, shape))} {dtype}", prod(shape) * kind.itemsize
-    if size > _MOST_BYTES or max(shape) > _MOST_BYTES:
+    stored_dtype = as_dtype(dtype)
+    what, size = f"operands of {' x '.join(map(str, shape))} {dtype}", prod(shape) * stored_dtype.itemsize
+    if size > _MAX_BYTES or max(shape) > _MAX_BYTES:
         raise Failure(f"{what}: {size / 2**40:.4g} TiB; allowed: at most 128 TiB, the addresses of a process")
     try:
-        array = np.empty(stored, kind)
+        array = np.empty(stored, stored_dtype)
     except MemoryError:
         raise Undone(f"{what}: this system reserves no {size / 2**30:.4g} GiB of addresses for a process") from None
     return array.swapaxes(-1, -2) if order == "col" else array
+
+
+def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
+    """A new operand of standard normal numbers, or integers over the whole range of their type. AllocationError."""
+    try:
+        return _random(rng, shape, dtype)
+    except (MemoryError, ValueError) as error:  # ValueError for sizes beyond the address space
+        sizes = " x ".join(map(str, shape))
+        raise AllocationError(f"no memory for an operand of {sizes} {dtype}: {error}; use smaller sizes") from None
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
+    dtype_class = info(dtype).kind
+    if dtype_class in ("int", "uint"):
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype=dtype.type, endpoint=True)
+    if dtype_class == "bool":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if dtype_class == "complex":
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    wide: Any = np.float64 if dtype.itemsize == 8 else np.float32
+    return rng.standard_normal(shape, dtype=wide).astype(dtype, copy=False)

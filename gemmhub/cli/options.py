@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from gemmhub._arrays.by_name import ORDERS
 from gemmhub._base.digits import whole
 from gemmhub._call.options import Options
+from gemmhub.cli.by_name import ORDERS
 from gemmhub.dtypes import PRECISIONS, SHORT_DTYPES, SUPPORTED
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.operands import OPERANDS
@@ -52,9 +52,9 @@ class Number(ParamType):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        for kind in (int, float, complex):
+        for number_type in (int, float, complex):
             try:
-                return kind(value)
+                return number_type(value)
             except ValueError:
                 continue
         self.fail(f"{value!r} is not a number", param, ctx)
@@ -71,10 +71,10 @@ class Sizes(ParamType):
         if isinstance(value, tuple):
             return value
         parts = [whole(part.strip()) for part in str(value).split(",")]
-        found = tuple(part for part in parts if part is not None)
-        if len(found) < len(parts):
+        sizes = tuple(part for part in parts if part is not None)
+        if len(sizes) < len(parts):
             self.fail(f"{value!r} is not of the form {self.example}", param, ctx)
-        return found
+        return sizes
 
 
 class Shapes(ParamType):
@@ -108,7 +108,10 @@ dtype_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 backend_option = click.option("--backend", metavar="NAME", help="Use this backend or fail.")
 device_option = click.option(
-    "--device", default="cpu", metavar="NAME", help="Device of the operands: cpu (default), cuda, cuda:1, musa."
+    "--device",
+    default="cpu",
+    metavar="NAME",
+    help="Device of the operands: cpu (default), cuda, cuda:1, musa.",
 )
 library_option = click.option(
     "--library",
@@ -124,7 +127,7 @@ b_order_option = click.option(
 
 
 def product_options(function: F) -> F:
-    """Add the options of a product without further operands; ``given`` turns them into matmul's options."""
+    """Add the options of a product without further operands; ``matmul_options`` converts them to matmul's."""
     for option in reversed(
         (
             click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result."),
@@ -149,6 +152,6 @@ def operand_options(function: F) -> F:
     return click.option("--beta", type=NUMBER, help="Factor of the addend.")(function)
 
 
-def given(**values: Any) -> Options:
-    """The given options as keyword arguments of :func:`gemmhub.matmul`."""
+def matmul_options(**values: Any) -> Options:
+    """The options that the user passed, as keyword arguments of :func:`gemmhub.matmul`."""
     return cast("Options", {name: value for name, value in values.items() if value is not None and value is not False})

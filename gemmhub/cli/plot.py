@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from gemmhub._base.units import multiple, rate_unit
-from gemmhub._measure.bench import Case
 from gemmhub.cli.figures import (
     about,
     contenders,
@@ -23,6 +22,7 @@ from gemmhub.cli.figures import (
     title,
     wrapped,
 )
+from gemmhub.cli.measurements import Case
 
 _LOG_BEYOND = 30
 """Ratio of the largest to the smallest throughput beyond which the axis is logarithmic."""
@@ -41,20 +41,20 @@ def figure(cases: Sequence[Case], machine: str) -> Any:
     """The plot of ``cases``."""
     from matplotlib.figure import Figure
 
-    kinds = list(dict.fromkeys(map(title, cases)))
+    titles = list(dict.fromkeys(map(title, cases)))
     names, baseline = contenders(cases), cases[0].baseline
     unit, scale = rate_unit(row.gflops for case in cases for row in case.timed)
-    most = max(sum(title(case) == kind for case in cases) for kind in kinds)
-    width = min(14.0, max(4.2, 0.3 * most + 1.0))
-    drawn = Figure(figsize=(max(5.5, width * len(kinds) + 1), 7.0), layout="constrained")
-    axes = drawn.subplots(2, len(kinds), squeeze=False, sharex="col", height_ratios=(3, 2))
-    for column, kind in enumerate(kinds):
-        mine = [case for case in cases if title(case) == kind]
+    max_cases = max(sum(title(case) == case_title for case in cases) for case_title in titles)
+    width = min(14.0, max(4.2, 0.3 * max_cases + 1.0))
+    drawn = Figure(figsize=(max(5.5, width * len(titles) + 1), 7.0), layout="constrained")
+    axes = drawn.subplots(2, len(titles), squeeze=False, sharex="col", height_ratios=(3, 2))
+    for column, case_title in enumerate(titles):
+        mine = [case for case in cases if title(case) == case_title]
         above, below = axes[0][column], axes[1][column]
         _rates(above, mine, names, baseline, scale)
         _ratios(below, mine, names, baseline)
         _name_cases(below, mine, width - 1.0)
-        above.set_title(wrapped(kind, width - 0.5, 11), fontsize=11)
+        above.set_title(wrapped(case_title, width - 0.5, 11), fontsize=11)
         for axis in (above, below):
             axis.grid(True, which="major", color="0.9", linewidth=0.8)
             axis.set_axisbelow(True)
@@ -102,11 +102,11 @@ def _ratios(axis: Any, cases: Sequence[Case], names: Sequence[str], baseline: st
     width = _GROUP / max(1, len(others))
     ratios = [1.0]
     for number, name in enumerate(others):
-        found = [(x, row.ratio) for x, case in enumerate(cases) for row in case.timed if row.name == name and row.ratio]
-        places = [x + width * (number - (len(others) - 1) / 2) for x, _ in found]
+        drawn = [(x, row.ratio) for x, case in enumerate(cases) for row in case.timed if row.name == name and row.ratio]
+        positions = [x + width * (number - (len(others) - 1) / 2) for x, _ in drawn]
         color = style(names.index(name), name, baseline)["color"]
-        axis.bar(places, [ratio - 1.0 for _, ratio in found], 0.9 * width, bottom=1.0, color=color)
-        ratios += [ratio for _, ratio in found]
+        axis.bar(positions, [ratio - 1.0 for _, ratio in drawn], 0.9 * width, bottom=1.0, color=color)
+        ratios += [ratio for _, ratio in drawn]
     low, high = min(*ratios, 1 / _LEAST), max(*ratios, _LEAST)
     axis.axhline(1.0, color="0.45", linestyle="--", linewidth=1.5)
     axis.set_yscale("log")

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gemmhub._base import markup, units
-from gemmhub._measure.bench import Case
-from gemmhub._measure.contenders import label
 from gemmhub.cli import figures, screen
+from gemmhub.cli.contenders import label
+from gemmhub.cli.measurements import Case
 from gemmhub.kit import install
 
 Rows = list[tuple[str, ...]]
@@ -98,8 +98,8 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if document["copy_bytes_per_second"] is not None:
         yield "copy", f"{units.number(document['copy_bytes_per_second'] / 1e9)} GB/s, read and write together"
     yield "versions", ", ".join(f"{name} {value}" for name, value in versions.items() if isinstance(value, str))
-    for name, found in versions["backends"].items():
-        yield f"backend {name}", ", ".join(f"{part} {version}" for part, version in found.items()) or "ready"
+    for name, parts in versions["backends"].items():
+        yield f"backend {name}", ", ".join(f"{part} {version}" for part, version in parts.items()) or "ready"
 
 
 def _flat(groups: Sequence[Rows]) -> Rows:

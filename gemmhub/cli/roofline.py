@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gemmhub._base.units import number
-from gemmhub._measure.bench import Case
 from gemmhub.cli.figures import about, contenders, head, legend, place, save, sizes, style, title, wrapped
+from gemmhub.cli.measurements import Case
 
 
 def intensity(case: Case) -> float:
@@ -37,19 +37,19 @@ def figure(cases: Sequence[Case], bandwidth: float, machine: str) -> Any:
     from matplotlib.figure import Figure
 
     cases = [case for case in cases if case.timed]
-    kinds = list(dict.fromkeys(map(title, cases)))
+    titles = list(dict.fromkeys(map(title, cases)))
     names = contenders(cases)
-    drawn = Figure(figsize=(max(6.5, 5.5 * len(kinds)), 5.5), layout="constrained")
-    axes = drawn.subplots(1, len(kinds), squeeze=False)[0]
-    for axis, kind in zip(axes, kinds):
-        _panel(axis, [case for case in cases if title(case) == kind], names, bandwidth)
+    drawn = Figure(figsize=(max(6.5, 5.5 * len(titles)), 5.5), layout="constrained")
+    axes = drawn.subplots(1, len(titles), squeeze=False)[0]
+    for axis, case_title in zip(axes, titles):
+        _panel(axis, [case for case in cases if title(case) == case_title], names, bandwidth)
     axes[0].set_ylabel("throughput [TFLOP/s]")
     handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
     legend(drawn, list(handles.values()), list(handles))
     head(drawn, about(cases, machine))
-    for axis, kind in zip(axes, kinds):
+    for axis, case_title in zip(axes, titles):
         _name_slope(drawn, axis, bandwidth)
-        fastest = [(case, case.timed[0].gflops or 0.0) for case in cases if title(case) == kind]
+        fastest = [(case, case.timed[0].gflops or 0.0) for case in cases if title(case) == case_title]
         place(drawn, axis, [(intensity(c), rate / 1e3, sizes(c), "0.35") for c, rate in fastest], 7)
     return drawn
 
@@ -74,9 +74,9 @@ def _panel(axis: Any, cases: Sequence[Case], names: Sequence[str], bandwidth: fl
         look = style(index, name, cases[0].baseline)
         axis.plot([x for x, _ in points], [y for _, y in points], linestyle="", alpha=0.85, **look)
     rates = [(row.gflops or 0.0) / 1e3 for case in cases for row in case.timed]
-    places = [intensity(case) for case in cases]
+    intensities = [intensity(case) for case in cases]
     ridge = top / slope
-    left, right = min(*places, ridge) / 3, max(*places, ridge) * 3
+    left, right = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
     bottom = min(*rates, left * slope) / 1.5
     axis.plot([left, ridge, right], [left * slope, top, top], color="0.2", linewidth=1.2, zorder=1)
     small = {"textcoords": "offset points", "fontsize": 8, "color": "0.2"}

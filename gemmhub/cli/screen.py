@@ -31,7 +31,7 @@ _UNWRAPPED = 100_000
 
 STYLES = {
     "chosen": "bold green", "ready": "green", "right": "green", "ok": "green",
-    "refused": "yellow", "absent": "dim", "not installed": "dim", "able": "",
+    "refused": "yellow", "absent": "dim", "not installed": "dim", "eligible": "",
     "failed": "bold red", "wrong": "bold red",
 }  # fmt: skip
 

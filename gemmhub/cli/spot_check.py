@@ -9,7 +9,7 @@ import click
 import gemmhub
 from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import WRONG
-from gemmhub.cli.options import POINT, dtype_option, given, json_option, operand_options, product_options
+from gemmhub.cli.options import POINT, dtype_option, json_option, matmul_options, operand_options, product_options
 
 
 @click.command("spot-check")
@@ -45,21 +45,23 @@ def command(
     extra = operands.load_options(chosen, dtype)
     left, right = (operands.load(file, dtype) for file in (a, b))
     claimed = operands.load(result, chosen.get("out_dtype") or dtype)
-    found = gemmhub.spot_check(
-        left, right, claimed, points=points or None, samples=samples, seed=seed, **given(**chosen, **extra)
+    verdict = gemmhub.spot_check(
+        left, right, claimed, points=points or None, samples=samples, seed=seed, **matmul_options(**chosen, **extra)
     )
     if as_json:
-        screen.print_json(found)
+        screen.print_json(verdict)
     else:
-        examined = f"{found.checked} elements recomputed" + (f", {found.sums} sums compared" if found.sums else "")
+        examined = f"{verdict.checked} elements recomputed" + (
+            f", {verdict.sums} sums compared" if verdict.sums else ""
+        )
         screen.show(
             screen.facts(
                 [
-                    ("verdict", screen.styled("right" if found.ok else "wrong")),
-                    ("method", f"{found.method}: {examined}"),
-                    ("reason", found.reason),
+                    ("verdict", screen.styled("right" if verdict.ok else "wrong")),
+                    ("method", f"{verdict.method}: {examined}"),
+                    ("reason", verdict.reason),
                 ]
             )
         )
-    if not found.ok:
+    if not verdict.ok:
         ctx.exit(WRONG)

@@ -10,13 +10,13 @@ import numpy as np
 from click.core import ParameterSource
 
 import gemmhub
-from gemmhub import records
-from gemmhub._arrays.by_name import arrays_for, entered, place
 from gemmhub._base import units
-from gemmhub._measure.bench import random_operand
+from gemmhub._choice import records
+from gemmhub._choice.records import RecordFile
 from gemmhub._measure.tune import TuneResult, import_times
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.cli import operands, progress, screen
+from gemmhub.cli.by_name import arrays_for, entered, place
 from gemmhub.cli.errors import Failure
 from gemmhub.cli.options import (
     DTYPE,
@@ -24,13 +24,12 @@ from gemmhub.cli.options import (
     b_order_option,
     backend_option,
     device_option,
-    given,
     json_option,
     library_option,
+    matmul_options,
     product_options,
 )
 from gemmhub.dtypes import as_dtype
-from gemmhub.records import RecordFile
 
 _OTHERWISE = " or --shape MxNxK (files go with --show, --merge and --import)"
 
@@ -95,11 +94,11 @@ def command(
             return
         if chosen["backend"] is None:
             raise click.UsageError("--import needs --backend NAME, whose profiler wrote the files.")
-        found = [import_times(file, chosen["backend"], device) for file in files]
-        records.write(target, [record for one in found for record in one.records])
+        imported = [import_times(file, chosen["backend"], device) for file in files]
+        records.write(target, [record for one in imported for record in one.records])
         records.forget()
-        skipped = [f"{file}: {n} rows: {why}" for file, one in zip(files, found) for why, n in one.skipped.items()]
-        _merged(target, sum(len(one.records) for one in found), skipped, as_json)
+        skipped = [f"{file}: {n} rows: {why}" for file, one in zip(files, imported) for why, n in one.skipped.items()]
+        _merged(target, sum(len(one.records) for one in imported), skipped, as_json)
         return
     positional = [operands.sizes(what, _OTHERWISE)] if what or not grids else []
     todo = [*positional, *(shape for grid in grids for shape in grid)]
@@ -147,9 +146,9 @@ def _tune(
 ) -> TuneResult:
     m, n, k = size
     rng = np.random.default_rng()
-    a = place(random_operand(rng, (m, k), as_dtype(dtype)), arrays, argument="a")
-    b = place(random_operand(rng, (k, n), as_dtype(b_dtype or dtype)), arrays, b_order, "b")
-    return gemmhub.tune(a, b, **given(**chosen))
+    a = place(operands.random_operand(rng, (m, k), as_dtype(dtype)), arrays, argument="a")
+    b = place(operands.random_operand(rng, (k, n), as_dtype(b_dtype or dtype)), arrays, b_order, "b")
+    return gemmhub.tune(a, b, **matmul_options(**chosen))
 
 
 def _parts(size: tuple[int, int, int], result: TuneResult) -> tuple[Any, Any]:
@@ -194,14 +193,14 @@ def _show(named: list[Path], as_json: bool) -> None:
         for entry in one.all:
             content.add(entry)
     both = content.records, content.failures
-    found, failures = (sorted(x.values(), key=lambda r: (r.problem, r.seconds)) for x in both)
+    measured, failures = (sorted(x.values(), key=lambda r: (r.problem, r.seconds)) for x in both)
     if as_json:
         failed = [{**vars(r), "seconds": None} for r in failures]
-        screen.print_json({"files": paths, "records": found, "failures": failed, "skipped": content.skipped})
+        screen.print_json({"files": paths, "records": measured, "failures": failed, "skipped": content.skipped})
         return
     head = [("file", str(path) + ("" if path.exists() else " (does not exist)")) for path in paths]
-    head += [("records", str(len(found)))] + [("skipped", reason) for reason in content.skipped]
+    head += [("records", str(len(measured)))] + [("skipped", reason) for reason in content.skipped]
     head += [("failed", f"{r.backend} {r.candidate}, {r.problem}: {r.failure}") for r in failures]
-    rows = [(units.duration(r.seconds), r.backend, r.candidate, r.device, r.recorded[:10], r.problem) for r in found]
+    rows = [(units.duration(r.seconds), r.backend, r.candidate, r.device, r.recorded[:10], r.problem) for r in measured]
     header = ("time", "backend", "candidate", "device", "recorded", "problem")
     screen.show(screen.facts(head), screen.table(header, rows, right=("time",)) if rows else None)

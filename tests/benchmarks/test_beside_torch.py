@@ -92,7 +92,7 @@ def test_torch_calls_are_right_by_float64(dtype, epilogue, monkeypatch):
     real = torch.linspace
     monkeypatch.setattr(torch, "linspace", lambda *sizes, device: real(*sizes))
     product = Product("class", dtype, "nn", Sizes(1, 32, 48, 64), epilogue)
-    kind = torch_calls.kind_of(dtype)
+    kind = torch_calls.call_key(dtype)
     a, b, out = (torch.randn(*shape).to(kind) for shape in ((32, 64), (64, 48), (32, 48)))
     more = {"bias": torch.randn(48).to(kind), "activation": None} if epilogue == "bias" else {}
     more |= {"c": torch.randn(32, 48), "beta": 0.5} if epilogue == "beta c" else {}

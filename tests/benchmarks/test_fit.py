@@ -87,7 +87,7 @@ class Plugin:
     """A plugin's module whose model is blind: one candidate of three is wrong by a factor of its features."""
 
     def __init__(self, folder, kinds, several):
-        self.__file__ = str(folder / "corrections.py")
+        self.DATA = folder / "data"
         self.kinds = self.KINDS = kinds
         self.several = several
 

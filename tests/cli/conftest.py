@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from gemmhub import Backend, Candidate, Kernel, Offer, Ready, Refusal
 from gemmhub.backend import BASIC
 from gemmhub.capability import CPU
-from gemmhub.cli import build, doctor_report
+from gemmhub.cli import build, doctor_advice, doctor_report
 from gemmhub.cli.main import main
 from plugins import add
 
@@ -126,7 +126,7 @@ def entry_points(monkeypatch):
     real, added = importlib.metadata.entry_points, []
 
     def fake(**wanted):
-        if wanted.get("group") not in (build.GROUP, doctor_report.GROUP):
+        if wanted.get("group") not in (build.GROUP, doctor_advice.GROUP, doctor_report.GROUP):
             return real(**wanted)
         return [point for point in added if wanted == {"group": point.group}]
 

@@ -35,7 +35,7 @@ def test_explain_takes_options(run, reference):
     assert data["chosen"] == "numpy"
     assert data["settings"]["backend"] == "the call"
     verdicts = {v["backend"]: v["status"] for v in data["verdicts"]}
-    assert verdicts["reference"] == "able"
+    assert verdicts["reference"] == "eligible"
     assert run.json("explain", 3, 2, 1, "--json")["chosen"] == "reference"
 
 

@@ -15,8 +15,9 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import Kernel, Refusal, records
+from gemmhub import Kernel, Refusal
 from gemmhub._base import files
+from gemmhub._choice import records
 from gemmhub.cli import errors, screen
 from gemmhub.cli.main import main
 from plugins import add

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gemmhub
-from gemmhub import records
+from gemmhub._choice import records
 from gemmhub.cli.options import SHORT_DTYPES, SHORT_PRECISIONS
 from gemmhub.dtypes import PRECISIONS, SUPPORTED
 

@@ -51,7 +51,7 @@ def test_help_imports_no_command(tmp_path):
     script = (
         "import sys\nfrom gemmhub.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'rich', 'matplotlib', 'pluggy', 'importlib.metadata', 'gemmhub._measure.bench',"
+        "heavy = {'rich', 'matplotlib', 'pluggy', 'importlib.metadata', 'gemmhub.cli.measurements',"
         " 'gemmhub.cli.screen'}\n"
         "print('loaded:', sorted(heavy & set(sys.modules)))"
     )

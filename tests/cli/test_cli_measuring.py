@@ -13,11 +13,10 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub._arrays import by_name
-from gemmhub._measure import bench, contenders
 from gemmhub.backend import Imported
-from gemmhub.cli import heatmap, roofline
+from gemmhub.cli import by_name, contenders, heatmap, measurements, roofline
 from gemmhub.cli.errors import Failure
+from gemmhub.cli.operands import random_operand
 from gemmhub.cli.options import SHAPES
 from gemmhub.dtypes import SUPPORTED, as_dtype
 from gemmhub.errors import InputError
@@ -210,34 +209,34 @@ def test_bench_of_a_backend_that_refuses(run, choosy):
 
 def test_slow_baselines_get_fewer_rows(monkeypatch):
     monkeypatch.setattr(contenders, "_LONGEST", 1e-4)
-    case = bench.run_case(400, 50, 60, dtype="float16", rounds=1)
+    case = measurements.run_case(400, 50, 60, dtype="float16", rounds=1)
     slow = next(row for row in case.rows if row.name == NUMPY_MATMUL)
     rows = int(slow.remark.split()[0])
     assert slow.remark == f"{rows} of 400 rows measured, scaled"
     assert 4 <= rows < 400
     assert slow.gflops == pytest.approx(2e-9 * 400 * 50 * 60 / slow.median)
-    full = bench.run_case(rows, 50, 60, dtype="float16", rounds=1)
+    full = measurements.run_case(rows, 50, 60, dtype="float16", rounds=1)
     whole = next(row for row in full.rows if row.name == NUMPY_MATMUL)
     assert 1 / 20 < slow.median / (whole.median * 400 / rows) < 20
 
 
 @pytest.mark.parametrize("dtype", SUPPORTED)
 def test_every_dtype(dtype, rng):
-    x = bench.random_operand(rng, (7, 5), as_dtype(dtype))
+    x = random_operand(rng, (7, 5), as_dtype(dtype))
     assert x.dtype == as_dtype(dtype)
     assert x.shape == (7, 5)
     assert len(np.unique(x.astype(np.complex128))) > 1
     counted = []
     out = "float32" if dtype.startswith("float8") else None
-    case = bench.run_case(7, 6, 5, dtype=dtype, out_dtype=out, rounds=2, progress=lambda: counted.append(1))
+    case = measurements.run_case(7, 6, 5, dtype=dtype, out_dtype=out, rounds=2, progress=lambda: counted.append(1))
     assert {row.name for row in case.timed} == {"numpy", NUMPY_MATMUL}
     assert len(counted) == 2
 
 
 def test_operands_are_fresh(rng):
-    x, y = (bench.random_operand(rng, (20, 20), np.dtype(np.float64)) for _ in range(2))
+    x, y = (random_operand(rng, (20, 20), np.dtype(np.float64)) for _ in range(2))
     assert not np.any(x == y)
-    bytes_ = bench.random_operand(rng, (100, 100), np.dtype(np.int8))
+    bytes_ = random_operand(rng, (100, 100), np.dtype(np.int8))
     assert bytes_.min() == -128
     assert bytes_.max() == 127
 
@@ -261,7 +260,7 @@ def test_b_stored_by_columns(run):
 
 def test_every_order_of_the_operands_and_the_result(run):
     data = run.json("bench", "--shape", "9x8x7", "--rounds", 1, "--orders", "all", "--json", "-")
-    assert [case["orders"] for case in data["cases"]] == list(bench.ORDERS)
+    assert [case["orders"] for case in data["cases"]] == list(measurements.ORDERS)
     for case in data["cases"]:
         assert f"order={case['orders']}" in case["problem"]
         assert {row["verdict"] for row in case["rows"]} == {"right"}
@@ -283,12 +282,12 @@ def test_every_order_of_the_operands_and_the_result(run):
     assert [case["orders"] for case in data["cases"]] == ["rrc", "ccc"]
     assert "9x8x7 rrc" in run("bench", "--shape", "9x8x7", "--rounds", 1, "--orders", "rrc").stdout
     with pytest.raises(InputError, match=r"orders.*'rrx'.*rrr, rrc"):
-        bench.run_case(4, 4, 4, orders="rrx")
+        measurements.run_case(4, 4, 4, orders="rrx")
 
 
 @pytest.mark.parametrize("orders", ["rrr", "ccc"])
 def test_warmup_and_iterations_count_calls(orders, reference):
-    run_case = partial(bench.run_case, 4, 4, 4, orders=orders, backends=("reference",), baseline="reference")
+    run_case = partial(measurements.run_case, 4, 4, 4, orders=orders, backends=("reference",), baseline="reference")
     run_case(rounds=1, warmup=0, iterations=1)
     checks, reference.runs = reference.runs - 1, 0
     run_case(rounds=3, warmup=2, iterations=5)
@@ -324,7 +323,7 @@ def test_host_times(run, reference):
     told = run("bench", "--shape", 8, "--rounds", 1, "--host").stdout
     table = told[told.index("host time") :]
     assert [line.split()[-4] for line in table.splitlines()[1:] if line.startswith("8x8x8")] == ["matmul"]
-    case = bench.run_case(8, 8, 8, rounds=1, host=True)
+    case = measurements.run_case(8, 8, 8, rounds=1, host=True)
     times = {(h.name, h.call): h for h in case.host}
     assert set(times) == {
         ("numpy", "matmul"), ("numpy", "plan"), ("reference", "matmul"), ("reference", "plan"),
@@ -337,8 +336,8 @@ def test_host_times(run, reference):
 
 
 def test_copy_bandwidth(monkeypatch):
-    monkeypatch.setattr(bench, "_COPIED_CACHES", 1 / 16)
-    assert 1e7 < bench.copy_bandwidth(by_name.arrays_for(), rounds=2) < 1e13
+    monkeypatch.setattr(measurements, "_COPIED_CACHES", 1 / 16)
+    assert 1e7 < measurements.copy_bandwidth(by_name.arrays_for(), rounds=2) < 1e13
 
 
 # ---------------------------------------------------------------- plots: tests/cli/test_cli_plots.py has how they look
@@ -369,11 +368,11 @@ class Pen:
 
 def case(m, n, k, ratio, dtype="float32"):
     rows = (
-        bench.Measurement("fast", "", "right", 1.0, 1.0, 1.0, (1.0,), 2000.0 * ratio, ratio),
-        bench.Measurement(NUMPY_MATMUL, "", "right", 1.0, 1.0, 1.0, (1.0,), 2000.0, 1.0),
-        bench.Measurement("refused", "", "", remark="no"),
+        measurements.Measurement("fast", "", "right", 1.0, 1.0, 1.0, (1.0,), 2000.0 * ratio, ratio),
+        measurements.Measurement(NUMPY_MATMUL, "", "right", 1.0, 1.0, 1.0, (1.0,), 2000.0, 1.0),
+        measurements.Measurement("refused", "", "", remark="no"),
     )
-    return bench.Case(
+    return measurements.Case(
         "", m, n, k, dtype, dtype, 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n), "cpu", "numpy", "host", 1,
         NUMPY_MATMUL, rows,
     )  # fmt: skip
@@ -417,7 +416,7 @@ def test_what_a_heat_map_shows(monkeypatch, tmp_path):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within matplotlib, of its own dependencies
 def test_roofline_and_heat_map(run, reference, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(bench, "_COPIED_CACHES", 1 / 16)
+    monkeypatch.setattr(measurements, "_COPIED_CACHES", 1 / 16)
     data = run.json(
         "bench", "--shape", "8,16x4,8x32", "--rounds", 2, "--dtype", "float32", "--dtype", "int8",
         "--roofline", "r.svg", "--heatmap", "h.png", "--json", "-",

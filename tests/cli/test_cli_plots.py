@@ -7,9 +7,9 @@ from itertools import product
 
 import pytest
 
-from gemmhub._measure.bench import Case, Measurement
-from gemmhub._measure.contenders import label
 from gemmhub.cli import figures, heatmap, plot, roofline
+from gemmhub.cli.contenders import label
+from gemmhub.cli.measurements import Case, Measurement
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within matplotlib, of its own dependencies

@@ -15,9 +15,8 @@ import pytest
 import gemmhub
 from gemmhub._base.progress import report as step
 from gemmhub._base.progress import watched
-from gemmhub._measure import bench
-from gemmhub._measure.bench import Case, HostTime, Measurement
-from gemmhub.cli import figures, report
+from gemmhub.cli import figures, measurements, report
+from gemmhub.cli.measurements import Case, HostTime, Measurement
 from gemmhub.kit import install
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within matplotlib, of its own dependencies
@@ -67,7 +66,7 @@ class Page(HTMLParser):
 @pytest.fixture
 def small(monkeypatch):
     """A short measurement of bandwidth."""
-    monkeypatch.setattr(bench, "_COPIED_CACHES", 1 / 16)
+    monkeypatch.setattr(measurements, "_COPIED_CACHES", 1 / 16)
 
 
 def test_a_report(run, small, reference):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from gemmhub.capability import Absent
 from gemmhub.cli import doctor_advice
 from gemmhub.cli.main import main
 from gemmhub.kit import install
@@ -23,7 +21,7 @@ def no_frameworks(monkeypatch):
 
 def advice(*hardware, installed=()):
     """The advice for a machine with this hardware and these distributions."""
-    return doctor_advice.advice([lambda: hardware], installed.__contains__)
+    return doctor_advice.advice(lambda: [lambda: hardware], installed.__contains__)
 
 
 def test_a_machine_without_hardware_needs_nothing(no_frameworks):
@@ -51,18 +49,23 @@ def test_cpu(tmp_path, flags, title):
     assert list(doctor_advice.cpu(tmp_path / "none")) == []
 
 
-def test_nvidia(monkeypatch):
-    gpus = [
-        SimpleNamespace(name="H100", capability=(9, 0)), SimpleNamespace(name="A10", capability=(8, 6)),
-        SimpleNamespace(name="H100", capability=(9, 0)),
-    ]  # fmt: skip
-    monkeypatch.setattr(doctor_advice.cuda, "look", lambda *_: (None, gpus))
-    assert dict(doctor_advice.nvidia()) == {
-        "H100, compute capability 9.0": ("gemmhub-cublas", "gemmhub-cuda", "gemmhub-hopper"),
-        "A10, compute capability 8.6": ("gemmhub-cublas", "gemmhub-cuda"),
-    }
-    monkeypatch.setattr(doctor_advice.cuda, "look", lambda *_: Absent("no driver", "install one"))
-    assert list(doctor_advice.nvidia()) == []
+def test_nvidia(tmp_path):
+    device = tmp_path / "nvidiactl"
+    assert list(doctor_advice.nvidia((str(device),))) == []
+    device.touch()
+    assert list(doctor_advice.nvidia((str(tmp_path / "none"), str(device)))) == [
+        (f"an NVIDIA driver ({device})", ("gemmhub-cublas", "gemmhub-cuda"))
+    ]
+
+
+def test_a_plugins_look_replaces_ours(entry_points, no_frameworks, monkeypatch, caplog):
+    """The others stay, and one that raises finds nothing, with a warning."""
+    monkeypatch.setattr(doctor_advice, "LOOKS", {name: lambda name=name: [(name, (name,))] for name in "ab"})
+    entry_points(doctor_advice.GROUP, "a", "closer", cards=lambda: [("card", ("gemmhub-card",))])
+    assert [x.found for x in doctor_advice.advice()] == ["card", "b"]
+    entry_points(doctor_advice.GROUP, "a", "broken", cards=lambda: 1 / 0)
+    assert [x.found for x in doctor_advice.advice()] == ["b"]
+    assert "broken:cards raised ZeroDivisionError" in caplog.text
 
 
 def test_musa(tmp_path, monkeypatch):

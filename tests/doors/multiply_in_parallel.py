@@ -273,7 +273,7 @@ def chunks(mesh: Any) -> None:
     from gemmhub._doors.torch import overlapped
 
     ranks, made = mesh.size(), []
-    overlapped.LEAST["cpu"] = 0
+    overlapped.MIN_BYTES["cpu"] = 0
     for name in ("gathered", "scattered", "gathered_rows"):
         whole = getattr(overlapped, name)
         setattr(overlapped, name, lambda *given, whole=whole, name=name: made.append(name) or whole(*given))
@@ -297,7 +297,7 @@ def chunks(mesh: Any) -> None:
     assert result.placements == (Shard(1),)
     near(result, a, b, bias.double(), 2.0)
     assert made == ["gathered"] * 2 + ["scattered"] * 2 + ["gathered_rows"] * 2, made
-    del overlapped.LEAST["cpu"]
+    del overlapped.MIN_BYTES["cpu"]
 
 
 def layers(mesh: Any) -> None:

@@ -260,7 +260,7 @@ def test_shapes_and_dtypes_are_checked():
     with pytest.raises(DTypeError, match="a: "):
         gemmhub.matmul(x.astype("datetime64[s]"), x)
     with pytest.raises(InputError, match="b: packed in this process"):
-        gemmhub.matmul(x, gemmhub.PackedB((8, 8), F64, F64, "numpy", None))
+        gemmhub.matmul(x, gemmhub.PackedB((8, 8), F64, F64, "numpy", None, gemmhub.Device()))
 
 
 def test_a_backend_that_is_missing_is_named_with_the_process():

@@ -31,7 +31,7 @@ class Step:
     """The parameters of a task: the options of its call, and the treatment of the sum that it receives."""
 
     version: str
-    """Version of the gemmhub that made the graph."""
+    """Version of the gemmhub that built the graph."""
     options: Mapping[str, Any] = field(default_factory=dict)
     addend: DType | None = None
     """Dtype that ``c`` is widened to: an addend of the result's dtype is added in the accumulator's."""
@@ -47,17 +47,17 @@ def located(function: F) -> F:
         try:
             return function(*arguments, **options)
         except Exception as error:
-            raise _with_place(error) from error
+            raise _with_worker(error) from error
 
     return cast(F, run)
 
 
-def _with_place(error: Exception) -> Exception:
+def _with_worker(error: Exception) -> Exception:
     """``error`` with the worker's name, of the same class where that is one of gemmhub's."""
     where = cluster.here()
     if isinstance(error, InputError):
-        kind = next(x for x in (ShapeError, DTypeError, DeviceError, InputError) if isinstance(error, x))
-        return kind(error.argument, f"{error.given} (a block on {where})", error.allowed, error.remedy)
+        cls = next(x for x in (ShapeError, DTypeError, DeviceError, InputError) if isinstance(error, x))
+        return cls(error.argument, f"{error.given} (a block on {where})", error.allowed, error.remedy)
     text = f"on {where}: {words(error)}"
     if isinstance(error, (AllocationError, MemoryError)):
         return AllocationError(text)
@@ -69,7 +69,7 @@ def _with_place(error: Exception) -> Exception:
 
 
 def check_version(version: str) -> None:
-    """Raise BackendError where this worker has another gemmhub than the process that made the graph."""
+    """Raise BackendError where this worker has another gemmhub than the process that built the graph."""
     if (own := cluster.version()) != version:
         raise BackendError(
             f"gemmhub {own} is installed here, and gemmhub {version} made this product; "

@@ -50,9 +50,9 @@ class Blocking:
         return len(self.chunks["k"])
 
 
-def choose(asked: Product, workers: cluster.Cluster) -> Blocking:
-    """The blocking with the least estimated time that fits in the memory of a worker (of all, where none fits)."""
-    blockings = [_priced(asked, dict(zip(asked.sizes, cut)), workers) for cut in product(*_cuts(asked))]
+def choose(call: Product, workers: cluster.Cluster) -> Blocking:
+    """The blocking with the minimum estimated time that fits in the memory of a worker (of all, where none fits)."""
+    blockings = [_priced(call, dict(zip(call.sizes, cut)), workers) for cut in product(*_cuts(call))]
     limit = workers.memory
     fitting = [blocking for blocking in blockings if limit is None or blocking.working_set <= _SHARE * limit]
     if fitting:
@@ -60,26 +60,26 @@ def choose(asked: Product, workers: cluster.Cluster) -> Blocking:
     return min(blockings, key=lambda blocking: (blocking.working_set, blocking.seconds))
 
 
-def _cuts(asked: Product) -> Iterable[list[Chunks]]:
+def _cuts(call: Product) -> Iterable[list[Chunks]]:
     """The possible chunks of each dimension."""
-    for dimension, size in asked.sizes.items():
-        given = [x.chunks(dimension) for x in (asked.a, asked.b)]
-        known = list(dict.fromkeys(x for x in given if x is not None)) or [(size,)]
-        if asked.packed and dimension in ("k", "n") and given[1] is not None:
-            yield [given[1]]  # packed blocks cannot be rechunked
-        elif dimension == "k" and asked.whole_k:
+    for dimension, size in call.sizes.items():
+        own = [x.chunks(dimension) for x in (call.a, call.b)]
+        known = list(dict.fromkeys(x for x in own if x is not None)) or [(size,)]
+        if call.packed and dimension in ("k", "n") and own[1] is not None:
+            yield [own[1]]  # packed blocks cannot be rechunked
+        elif dimension == "k" and call.whole_k:
             yield [(size,)]
         elif dimension in ("m", "n", "k"):
-            yield list(dict.fromkeys([*known, *(_merged(x, _edge(asked)) for x in known)]))
+            yield list(dict.fromkeys([*known, *(_merged(x, _edge(call)) for x in known)]))
         else:
             yield [refined(known)]  # batch dimensions: nothing is summed over them, and cutting costs nothing
 
 
-def _edge(asked: Product) -> int:
+def _edge(call: Product) -> int:
     """Rows of a square block of Dask's chunk size."""
     size = parse_bytes(dask.config.get("array.chunk-size"))
-    widest = max(x.array.dtype.itemsize for x in asked.operands)
-    return max(1, int((size / max(widest, asked.accumulator.itemsize)) ** 0.5))
+    widest = max(x.array.dtype.itemsize for x in call.operands)
+    return max(1, int((size / max(widest, call.accumulator.itemsize)) ** 0.5))
 
 
 def _merged(chunks: Chunks, edge: int) -> Chunks:
@@ -93,22 +93,22 @@ def _merged(chunks: Chunks, edge: int) -> Chunks:
     return tuple(merged)
 
 
-def refined(given: list[Chunks]) -> Chunks:
-    """The coarsest chunks with every boundary of the given ones."""
-    if len(given) == 1:
-        return given[0]
-    ends = sorted({int(end) for chunks in given for end in np.cumsum(chunks)} - {0})
+def refined(chunkings: list[Chunks]) -> Chunks:
+    """The coarsest chunks with every boundary of all chunkings."""
+    if len(chunkings) == 1:
+        return chunkings[0]
+    ends = sorted({int(end) for chunks in chunkings for end in np.cumsum(chunks)} - {0})
     return tuple(int(x) for x in np.diff([0, *ends])) or (0,)
 
 
-def _priced(asked: Product, chunks: dict[Dimension, Chunks], workers: cluster.Cluster) -> Blocking:
+def _priced(call: Product, chunks: dict[Dimension, Chunks], workers: cluster.Cluster) -> Blocking:
     """The blocking with these chunks, with its estimate."""
-    sizes = asked.sizes
-    blocks = prod(len(chunks[x]) for x in asked.out_axes)
+    sizes = call.sizes
+    blocks = prod(len(chunks[x]) for x in call.out_axes)
     steps = len(chunks["k"])
     chains = max(1, min(steps // 2, workers.threads // max(1, blocks)))
     rechunked, copied = [], 0
-    for name, x in (("a", asked.a), ("b", asked.b), ("c", asked.c), ("bias", asked.bias)):
+    for name, x in (("a", call.a), ("b", call.b), ("c", call.c), ("bias", call.bias)):
         if x is None:
             continue
         changed = [axis for i, axis in enumerate(x.axes) if axis is not None and chunks[axis] != x.array.chunks[i]]
@@ -121,31 +121,31 @@ def _priced(asked: Product, chunks: dict[Dimension, Chunks], workers: cluster.Cl
     largest = {dimension: max(cut, default=0) for dimension, cut in chunks.items()}
     batch = prod(largest[x] for x in sizes if x not in ("m", "n", "k"))
     m, n, k = (largest[x] for x in "mnk")
-    result = batch * m * n * max(asked.accumulator.itemsize, asked.out_dtype.itemsize)
+    result = batch * m * n * max(call.accumulator.itemsize, call.out_dtype.itemsize)
     a_block, b_block = (prod(largest[axis] if axis else 1 for axis in x.axes) * x.array.dtype.itemsize
-                        for x in (asked.a, asked.b))  # fmt: skip
+                        for x in (call.a, call.b))  # fmt: skip
     # A task holds its operands, the previous sum and its own; the next task's operands arrive meanwhile.
     working = workers.threads_a_worker * (2 * (a_block + b_block) + 2 * result)
 
-    rows = prod(len(chunks[x]) for x in asked.out_axes if x in asked.a.axes)
-    cols = prod(len(chunks[x]) for x in asked.out_axes if x in asked.b.axes)
+    rows = prod(len(chunks[x]) for x in call.out_axes if x in call.a.axes)
+    cols = prod(len(chunks[x]) for x in call.out_axes if x in call.b.axes)
     moved = 0
     if workers.workers > 1:  # a block goes to each worker that has a block of the result in its row or column
         others = [min(workers.workers, max(1, blocks * chains // max(1, count))) - 1 for count in (rows, cols)]
-        moved = asked.a.nbytes * max(1, others[0]) + asked.b.nbytes * max(1, others[1])
-        moved += (chains - 1) * prod(asked.shape) * asked.accumulator.itemsize
-        moved += sum(x.nbytes for x in (asked.c, asked.bias) if x is not None)
-    whole = sum(x.nbytes for x in asked.operands) + prod(asked.shape) * asked.out_dtype.itemsize
+        moved = call.a.nbytes * max(1, others[0]) + call.b.nbytes * max(1, others[1])
+        moved += (chains - 1) * prod(call.shape) * call.accumulator.itemsize
+        moved += sum(x.nbytes for x in (call.c, call.bias) if x is not None)
+    total = sum(x.nbytes for x in call.operands) + prod(call.shape) * call.out_dtype.itemsize
     blocking = Blocking(
-        chunks, chains, tasks, tuple(rechunked), copied, moved, working, -(-whole // workers.workers), 0.0
+        chunks, chains, tasks, tuple(rechunked), copied, moved, working, -(-total // workers.workers), 0.0
     )
-    return replace(blocking, seconds=_seconds(asked, blocking, workers, 2.0 * batch * m * n * k / _RATE))
+    return replace(blocking, seconds=_seconds(call, blocking, workers, 2.0 * batch * m * n * k / _RATE))
 
 
-def _seconds(asked: Product, blocking: Blocking, workers: cluster.Cluster, block: float) -> float:
+def _seconds(call: Product, blocking: Blocking, workers: cluster.Cluster, block: float) -> float:
     """Seconds of all tasks, where one of the largest blocks takes ``block`` seconds."""
     largest = prod(max(cut, default=0) for cut in blocking.chunks.values())
-    share = prod(asked.sizes.values()) / max(1, largest)  # in full blocks: the last ones are smaller
+    share = prod(call.sizes.values()) / max(1, largest)  # in full blocks: the last ones are smaller
     blocks = blocking.tasks // max(1, blocking.steps)
     parallel = max(1, min(workers.threads, blocks * blocking.chains))
     scheduled = (blocking.tasks + 2 * len(blocking.rechunked) * blocks) * cluster.OVERHEAD
@@ -156,16 +156,17 @@ def _seconds(asked: Product, blocking: Blocking, workers: cluster.Cluster, block
     )
 
 
-def estimated(asked: Product, blocking: Blocking, workers: cluster.Cluster) -> Blocking:
+def estimated(call: Product, blocking: Blocking, workers: cluster.Cluster) -> Blocking:
     """``blocking`` with the estimate of the backend that this process would choose for a block."""
     largest = {dimension: max(cut, default=0) for dimension, cut in blocking.chunks.items()}
     batch = prod(size for x, size in largest.items() if x not in ("m", "n", "k"))
-    out = asked.accumulator if blocking.steps > 1 else asked.out_dtype
-    kinds = asked.a.array.dtype, asked.b.array.dtype
+    out = call.accumulator if blocking.steps > 1 else call.out_dtype
+    operand_dtypes = call.a.array.dtype, call.b.array.dtype
     m, n, k = (largest[x] for x in "mnk")
     # A broadcast number has no memory of its own.
     left, right = (
-        np.broadcast_to(np.zeros((), kind), shape) for kind, shape in zip(kinds, ((batch, m, k), (batch, k, n)))
+        np.broadcast_to(np.zeros((), dtype), shape)
+        for dtype, shape in zip(operand_dtypes, ((batch, m, k), (batch, k, n)))
     )
     try:
         decision = api.explain(left, right, out_dtype=out)
@@ -173,5 +174,5 @@ def estimated(asked: Product, blocking: Blocking, workers: cluster.Cluster) -> B
         return blocking
     if decision.chosen is None or decision[decision.chosen].seconds is None:
         return replace(blocking, backend=decision.chosen or "")
-    seconds = _seconds(asked, blocking, workers, float(decision[decision.chosen].seconds or 0.0))
+    seconds = _seconds(call, blocking, workers, float(decision[decision.chosen].seconds or 0.0))
     return replace(blocking, seconds=seconds, backend=decision.chosen)

@@ -5,42 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gemmhub._doors.dask import blocking, cluster, graph, operands, outlook, packed
+from gemmhub._doors.dask import blocking, cluster, cost_estimate, graph, operands, packed
 from gemmhub._doors.dask.operands import Array, Product
 from gemmhub.errors import InputError, ShapeError
 
 
-def take(call: str, given: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+def take(call: str, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """The result of a call with Dask arrays."""
     if call == "matmul":
-        return matmul(*given, **options)
+        return matmul(*arrays, **options)
     if call == "explain":
-        return explain(*given, **options)
+        return explain(*arrays, **options)
     if call == "plan":
-        return DaskPlan(*given, **options)
+        return DaskPlan(*arrays, **options)
     if call == "pack":
-        return packed.pack(*given, **options)
+        return packed.pack(*arrays, **options)
     if call == "spot_check":
         from gemmhub._doors.dask.check import spot_check
 
-        return spot_check(*given, **options)
+        return spot_check(*arrays, **options)
     if call == "tune":
         from gemmhub._doors.dask.tune import tune
 
-        return tune(*given, **options)
+        return tune(*arrays, **options)
     return NotImplemented
 
 
 def matmul(a: Any, b: Any, **options: Any) -> Array:
     """The product as a lazy Dask array; see :func:`gemmhub.matmul`."""
-    asked = operands.describe(a, b, options)
-    return graph.build(asked, blocking.choose(asked, cluster.present()))
+    call = operands.describe(a, b, options)
+    return graph.build(call, blocking.choose(call, cluster.present()))
 
 
-def explain(a: Any, b: Any, **options: Any) -> outlook.Outlook:
+def explain(a: Any, b: Any, **options: Any) -> cost_estimate.CostEstimate:
     """The blocks of the product and their estimated cost; see :func:`gemmhub.explain`."""
-    asked, workers = operands.describe(a, b, options), cluster.present()
-    return outlook.outlook(asked, blocking.choose(asked, workers), workers)
+    call, workers = operands.describe(a, b, options), cluster.present()
+    return cost_estimate.estimate(call, blocking.choose(call, workers), workers)
 
 
 class DaskPlan:
@@ -50,10 +50,10 @@ class DaskPlan:
     """
 
     def __init__(self, a: Any, b: Any, **options: Any) -> None:
-        self._asked = operands.describe(a, b, options)
+        self._call = operands.describe(a, b, options)
         workers = cluster.present()
-        self._way = blocking.choose(self._asked, workers)
-        self.decision = outlook.outlook(self._asked, self._way, workers)
+        self._blocking = blocking.choose(self._call, workers)
+        self.decision = cost_estimate.estimate(self._call, self._blocking, workers)
         self._options = {name: x for name, x in options.items() if name not in operands.ADDENDS}
         self._addends = {name for name in operands.ADDENDS if options.get(name) is not None}
 
@@ -62,14 +62,14 @@ class DaskPlan:
         if addends.keys() != self._addends:
             allowed = " and ".join(sorted(self._addends)) or "no c and no bias"
             raise InputError("c, bias", f"{', '.join(addends) or 'none'}", allowed, "plan again for other addends")
-        asked = operands.describe(a, b, {**self._options, **addends})
-        if _kind(asked) != _kind(self._asked):
-            raise ShapeError("a, b", _kind(asked), _kind(self._asked), "plan again for other operands")
-        return graph.build(asked, self._way)
+        call = operands.describe(a, b, {**self._options, **addends})
+        if _signature(call) != _signature(self._call):
+            raise ShapeError("a, b", _signature(call), _signature(self._call), "plan again for other operands")
+        return graph.build(call, self._blocking)
 
     def __repr__(self) -> str:
-        return f"<DaskPlan of {_kind(self._asked)}>"
+        return f"<DaskPlan of {_signature(self._call)}>"
 
 
-def _kind(asked: Product) -> str:
-    return ", ".join(f"{x.array.dtype} {tuple(map(int, x.array.shape))}" for x in asked.operands)
+def _signature(call: Product) -> str:
+    return ", ".join(f"{x.array.dtype} {tuple(map(int, x.array.shape))}" for x in call.operands)

@@ -71,7 +71,7 @@ class _Rule:
         return grown * self.model.absolute(self.k, OPERATIONS if self.epilogue else 0)
 
     @property
-    def kind(self) -> Any:
+    def working_dtype(self) -> Any:
         if self.bits:
             return np.int64
         return np.complex128 if self.model.complex else np.float64
@@ -99,53 +99,53 @@ def spot_check(
     if isinstance(b, PackedBlocks):
         raise InputError("b", "a packed operand", "an array", "pass b itself")
     rng = generator(seed)
-    found = [operands.facts(x, name) for x, name in ((a, "a"), (b, "b"))]
+    factors = [operands.facts(x, name) for x, name in ((a, "a"), (b, "b"))]
     shape, dtype = operands.facts(result, "result")
     try:
-        out_dtype = dtypes.output_dtype(found[0][1], found[1][1], dtype)
+        out_dtype = dtypes.output_dtype(factors[0][1], factors[1][1], dtype)
     except DTypeError as error:
         raise DTypeError("result", error.given, error.allowed, "pass the product as it was computed") from None
     precision = options.get("precision") or "ieee"
-    asked = operands.describe(a, b, {**options, "precision": precision})
-    if options.get("out_dtype") is not None and asked.out_dtype != out_dtype:
-        raise DTypeError("result", f"dtype {out_dtype}", f"out_dtype, {asked.out_dtype}", "give it its own dtype")
-    asked = operands.describe(a, b, {**options, "precision": precision, "out_dtype": out_dtype})
-    if shape != asked.shape:
-        raise ShapeError("result", f"shape {shape}", f"shape {asked.shape}, that of the product")
-    if sampled.needed(asked.request):
-        return sampled.spot_check(asked, result, precision, rng)
-    kinds = (found[0][1], found[1][1], out_dtype)
-    rule = _rule(asked, kinds, precision)
+    call = operands.describe(a, b, {**options, "precision": precision})
+    if options.get("out_dtype") is not None and call.out_dtype != out_dtype:
+        raise DTypeError("result", f"dtype {out_dtype}", f"out_dtype, {call.out_dtype}", "give it its own dtype")
+    call = operands.describe(a, b, {**options, "precision": precision, "out_dtype": out_dtype})
+    if shape != call.shape:
+        raise ShapeError("result", f"shape {shape}", f"shape {call.shape}, that of the product")
+    if sampled.needed(call.request):
+        return sampled.spot_check(call, result, precision, rng)
+    operand_dtypes = (factors[0][1], factors[1][1], out_dtype)
+    rule = _rule(call, operand_dtypes, precision)
     chunks = {}
-    for x, size in asked.sizes.items():
-        given = [y for y in (asked.a.chunks(x), asked.b.chunks(x)) if y is not None]
-        chunks[x] = blocking.refined(given) if given else (size,)
-    left, right = asked.a.rechunked(chunks), asked.b.rechunked(chunks)
-    whole = operands.Operand(operands.as_dask(result, asked.out_axes, chunks), asked.out_axes).rechunked(chunks)
-    addends = [x if x is None else x.rechunked(chunks) for x in (asked.c, asked.bias)]
-    weights = _draw(asked.sizes["n"], chunks["n"], rule, rng)
-    cut = (left, right, whole, *addends)
+    for x, size in call.sizes.items():
+        known = [y for y in (call.a.chunks(x), call.b.chunks(x)) if y is not None]
+        chunks[x] = blocking.refined(known) if known else (size,)
+    left, right = call.a.rechunked(chunks), call.b.rechunked(chunks)
+    result_operand = operands.Operand(operands.as_dask(result, call.out_axes, chunks), call.out_axes).rechunked(chunks)
+    addends = [x if x is None else x.rechunked(chunks) for x in (call.c, call.bias)]
+    weights = _draw(call.sizes["n"], chunks["n"], rule, rng)
+    cut = (left, right, result_operand, *addends)
     token = tokenize([x if x is None else x.name for x in cut], rule, [x.matrix for x in weights])
     name = f"gemmhub-spot-check-{token}"
-    layer = _layer(asked, rule, chunks, cut, weights, name)
-    layer[name] = (_verdict, rule, ("m" in asked.out_axes, True), [key for key in layer if key[0] == f"{name}-row"])
+    layer = _layer(call, rule, chunks, cut, weights, name)
+    layer[name] = (_verdict, rule, ("m" in call.out_axes, True), [key for key in layer if key[0] == f"{name}-row"])
     sources = {x.name: x.array for x in cut if x is not None}
     return Delayed(name, HighLevelGraph.from_collections(name, layer, dependencies=list(sources.values())))
 
 
-def _rule(asked: operands.Product, kinds: tuple[Any, Any, Any], precision: str) -> _Rule:
-    out, k = asked.out_dtype, asked.sizes["k"]
-    wanted = asked.request
-    rest = (wanted.alpha, wanted.beta, (asked.c is not None, asked.bias is not None))
+def _rule(call: operands.Product, operand_dtypes: tuple[Any, Any, Any], precision: str) -> _Rule:
+    out, k = call.out_dtype, call.sizes["k"]
+    request = call.request
+    rest = (request.alpha, request.beta, (call.c is not None, call.bias is not None))
     if out.kind == "b":
         raise DTypeError("result", "bool", "numbers", "a sum of booleans is an or: check blocks by gemmhub.spot_check")
-    compute = wanted.scaled(asked.accumulator, out, CPU)
-    model = accuracy.error_model(*kinds[:2], out, compute, precision)
+    compute = request.scaled(call.accumulator, out, CPU)
+    model = accuracy.error_model(*operand_dtypes[:2], out, compute, precision)
     if not model.exact:
         return _Rule(model, k, 0, *rest)
     if out.kind in "iu":
         return _Rule(model, k, 8 * out.itemsize, *rest)
-    if k * dtypes.info(kinds[0]).largest * dtypes.info(kinds[1]).largest >= 2.0**30:
+    if k * dtypes.info(operand_dtypes[0]).largest * dtypes.info(operand_dtypes[1]).largest >= 2.0**30:
         raise DTypeError("result", f"{out} of integers that may wrap", "integers", "check the int32 product")
     return _Rule(model, k, 0, *rest)
 
@@ -164,50 +164,54 @@ def _draw(n: int, chunks: tuple[int, ...], rule: _Rule, rng: np.random.Generator
 
 
 def _layer(
-    asked: operands.Product, rule: _Rule, chunks: dict[str, tuple[int, ...]],
+    call: operands.Product, rule: _Rule, chunks: dict[str, tuple[int, ...]],
     cut: tuple[Any, ...], weights: list[_Weights], stem: str,
 ) -> dict[Any, Any]:  # fmt: skip
     """The tasks of the passes: sums of b, of a with them, and of c; the last ones compare one block row each."""
     a, b, c, *addends = cut
     layer: dict[Any, Any] = {}
     a_vector, b_vector = len(a.axes) == 1, len(b.axes) == 1
-    batch = [x for x in asked.sizes if x not in ("m", "n", "k")]
+    batch = [x for x in call.sizes if x not in ("m", "n", "k")]
     b_batch = [x for x in batch if x in b.axes]
     cols, steps = range(len(chunks["n"])), range(len(chunks["k"]))
 
-    def places(*axes: str) -> Iterator[tuple[tuple[int, ...], dict[str, int]]]:
-        for place in product(*(range(len(chunks[x])) for x in axes)):
-            yield place, {"m": 0, "n": 0, "k": 0, **dict(zip(axes, place))}
+    def block_indices(*axes: str) -> Iterator[tuple[tuple[int, ...], dict[str, int]]]:
+        for position in product(*(range(len(chunks[x])) for x in axes)):
+            yield position, {"m": 0, "n": 0, "k": 0, **dict(zip(axes, position))}
 
     drawn = [(f"{stem}-weights", j) for j in cols]
     layer.update(zip(drawn, weights))  # data that many tasks share: sent once
     sizes = _sizes(weights)
-    for place, index in places(*b_batch, "k"):
+    for position, index in block_indices(*b_batch, "k"):
         for index["n"] in cols:
-            part = (f"{stem}-b-block", *place, index["n"])
+            part = (f"{stem}-b-block", *position, index["n"])
             layer[part] = (_sum_b, rule, b.key(index), b_vector, drawn[index["n"]])
             # One row of these blocks at a time is in memory; the sums of their columns are small.
-            layer[(f"{stem}-b-columns", *place, index["n"])] = (_add, [part], (2, 3))
-        layer[(f"{stem}-b", *place)] = (_add, [(f"{stem}-b-block", *place, j) for j in cols], (0, 1))
-    for place, _ in places(*b_batch):
+            layer[(f"{stem}-b-columns", *position, index["n"])] = (_add, [part], (2, 3))
+        layer[(f"{stem}-b", *position)] = (_add, [(f"{stem}-b-block", *position, j) for j in cols], (0, 1))
+    for position, _ in block_indices(*b_batch):
         for j in cols:
-            layer[(f"{stem}-columns", *place, j)] = (_add, [(f"{stem}-b-columns", *place, k, j) for k in steps], (0, 1))
-    for place, index in places(*batch, "m"):
+            layer[(f"{stem}-columns", *position, j)] = (
+                _add,
+                [(f"{stem}-b-columns", *position, k, j) for k in steps],
+                (0, 1),
+            )
+    for position, index in block_indices(*batch, "m"):
         shared = tuple(index[x] for x in b_batch)
         for index["k"] in steps:
-            part = (f"{stem}-a-block", *place, index["k"])
+            part = (f"{stem}-a-block", *position, index["k"])
             layer[part] = (_sum_a, rule, a.key(index), a_vector, (f"{stem}-b", *shared, index["k"]), sizes)
-        rows = (f"{stem}-a", *place)
-        layer[rows] = (_add, [(f"{stem}-a-block", *place, step) for step in steps], (0, 1, 2, 3, 4))
+        rows = (f"{stem}-a", *position)
+        layer[rows] = (_add, [(f"{stem}-a-block", *position, step) for step in steps], (0, 1, 2, 3, 4))
         parts = []
         for index["n"] in cols:
-            part = (f"{stem}-c-block", *place, index["n"])
+            part = (f"{stem}-c-block", *position, index["n"])
             columns = (f"{stem}-columns", *shared, index["n"])
             keys = [c.key(index), *(None if x is None else x.key(index) for x in addends)]
             layer[part] = (_sum_c, rule, keys, (a_vector, b_vector), drawn[index["n"]], rows, columns)
             parts.append(part)
         start = tuple(sum(chunks[x][: index[x]]) for x in (*batch, "m"))
-        layer[(f"{stem}-row", *place)] = (_compare, rule, start, sizes, rows, parts)
+        layer[(f"{stem}-row", *position)] = (_compare, rule, start, sizes, rows, parts)
     return layer
 
 
@@ -216,7 +220,7 @@ def _host(x: Array, rule: _Rule, *axes: int) -> Array:
     native = np.asarray(arrays_of(x, "block").to_host(x))
     for axis in axes:
         native = np.expand_dims(native, axis)
-    return native.astype(rule.kind)
+    return native.astype(rule.working_dtype)
 
 
 def _factor(x: Array, rule: _Rule, *axes: int) -> Array:
@@ -234,7 +238,7 @@ def _number(value: Any, rule: _Rule) -> Any:
 
 def _addend(c: Array, bias: Array, rule: _Rule, vectors: tuple[bool, bool]) -> tuple[Array, Array]:
     """beta c + bias of one block, which broadcasts to the result's, and the sum of the finite absolute values."""
-    value: Array = np.zeros((), rule.kind)
+    value: Array = np.zeros((), rule.working_dtype)
     size: Array = np.zeros(())
     missing = [-1] * vectors[1] + [-2] * vectors[0] if not all(vectors) else [-1, -1]
     column = [-1] * (vectors[1] and not vectors[0])  # where b alone is a vector, a bias runs along m
@@ -330,15 +334,15 @@ def _compare(
     rule: _Rule, start: tuple[int, ...], sizes: Array, rows: tuple[Array, ...],
     parts: list[tuple[Array, ...]],
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The result for one block row: sums compared, worst ratio to the limit, its place, sums skipped, and detects."""
+    """The result for one block row: sums compared, worst ratio to the limit, its position, sums skipped, detects."""
     total = sum(part[0] for part in parts)
     residual = total - _number(rule.alpha, rule) * rows[0]
     if rule.bits:
         if rule.bits < 64:
             residual = residual & ((1 << rule.bits) - 1)
         wrong = np.argwhere((residual != 0).any(-1))
-        place = None if not len(wrong) else tuple(int(i) + j for i, j in zip(wrong[0], start))
-        return residual.size, inf if len(wrong) else 0.0, place, 0, 0.0
+        position = None if not len(wrong) else tuple(int(i) + j for i, j in zip(wrong[0], start))
+        return residual.size, inf if len(wrong) else 0.0, position, 0, 0.0
     with np.errstate(all="ignore"):
         model, u = rule.model, rule.model.output
         relative, (_, both) = rule.relative, model.reading(rule.k)
@@ -361,8 +365,8 @@ def _compare(
     if not ratio.size:
         return 0, 0.0, None, 0, 0.0
     index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-    place = tuple(int(i) + j for i, j in zip(index[:-1], start))
-    return ratio.size, float(ratio[index]), place, int(np.count_nonzero(unseen)), power
+    position = tuple(int(i) + j for i, j in zip(index[:-1], start))
+    return ratio.size, float(ratio[index]), position, int(np.count_nonzero(unseen)), power
 
 
 def _sizes(weights: list[_Weights]) -> Array:
@@ -374,16 +378,16 @@ def _verdict(rule: _Rule, out_ndims: tuple[bool, bool], rows: list[tuple[Any, ..
     """The verdict from all block rows."""
     sums = sum(row[0] for row in rows)
     worst = max((row[1] for row in rows), default=0.0)
-    place = next((row[2] for row in rows if row[1] == worst and row[2] is not None), None)
-    if place is not None and not out_ndims[0]:
-        place = place[:-1]
+    position = next((row[2] for row in rows if row[1] == worst and row[2] is not None), None)
+    if position is not None and not out_ndims[0]:
+        position = position[:-1]
     unseen = sum(row[3] for row in rows)
     detects = max((row[4] for row in rows), default=0.0)
     ok = worst <= 1.0
     if not sums:
         reason = "there are no elements"
     elif not ok:
-        reason = f"row {place} is wrong: a random sum of its elements is beyond what rounding can make"
+        reason = f"row {position} is wrong: a random sum of its elements is beyond what rounding can make"
     elif rule.bits:
         reason = f"every sum is exact; a wrong row would have been seen, but for a chance of 2**-{freivalds.VECTORS}"
     else:
@@ -391,4 +395,6 @@ def _verdict(rule: _Rule, out_ndims: tuple[bool, bool], rows: list[tuple[Any, ..
         reason += f"; a single error above {detects:.3g} bounds would have been seen" if not unseen else ""
     if unseen:
         reason += f"; {unseen} sums contain elements that are not finite and were not looked at"
-    return SpotCheck(ok, "freivalds", 0, int(sums), worst, place, None, None, 0.0, None if unseen else detects, reason)
+    return SpotCheck(
+        ok, "freivalds", 0, int(sums), worst, position, None, None, 0.0, None if unseen else detects, reason
+    )

@@ -32,23 +32,23 @@ class ProductLayer(MaterializedLayer):
     """Bytes of a, for one row of blocks, and of b, for one column."""
 
 
-def build(asked: Product, blocking: Blocking) -> Array:
+def build(call: Product, blocking: Blocking) -> Array:
     """The product as a lazy Dask array."""
-    cut = {name: None if x is None else x.rechunked(blocking.chunks) for name, x in _named(asked).items()}
-    steps = _steps(asked, blocking)
+    cut = {name: None if x is None else x.rechunked(blocking.chunks) for name, x in _named(call).items()}
+    steps = _steps(call, blocking)
     if QUERY_PLANNING:
-        return _by_expressions(asked, blocking, cut, steps)
+        return _by_expressions(call, blocking, cut, steps)
     names = [None if x is None else x.array.name for x in cut.values()]
     token = tokenize(
-        names, blocking.chunks, blocking.chains, sorted(asked.options.items()), cluster.version(), asked.out_axes
+        names, blocking.chunks, blocking.chains, sorted(call.options.items()), cluster.version(), call.out_axes
     )
     name = f"{NAME}-{token}"
-    layer = ProductLayer(dict(_layer(asked, blocking, cut, steps, name, f"{NAME}-sum-{token}")))
-    layer.panels = _panel(asked.a, blocking), _panel(asked.b, blocking)
+    layer = ProductLayer(dict(_layer(call, blocking, cut, steps, name, f"{NAME}-sum-{token}")))
+    layer.panels = _panel(call.a, blocking), _panel(call.b, blocking)
     sources = {x.array.name: x.array for x in cut.values() if x is not None}
     graph = HighLevelGraph.from_collections(name, layer, dependencies=list(sources.values()))
-    chunks = tuple(blocking.chunks[axis] for axis in asked.out_axes)
-    return da.Array(graph, name, chunks, dtype=asked.out_dtype, meta=_meta(asked))
+    chunks = tuple(blocking.chunks[axis] for axis in call.out_axes)
+    return da.Array(graph, name, chunks, dtype=call.out_dtype, meta=_meta(call))
 
 
 def _panel(x: Operand, blocking: Blocking) -> int:
@@ -59,27 +59,27 @@ def _panel(x: Operand, blocking: Blocking) -> int:
     return int(prod(sizes) * x.array.dtype.itemsize)
 
 
-def _named(asked: Product) -> dict[str, Operand | None]:
-    return {"a": asked.a, "b": asked.b, "c": asked.c, "bias": asked.bias}
+def _named(call: Product) -> dict[str, Operand | None]:
+    return {"a": call.a, "b": call.b, "c": call.c, "bias": call.bias}
 
 
-def _meta(asked: Product) -> Any:
+def _meta(call: Product) -> Any:
     """An empty array of the type of the blocks."""
-    meta = asked.a.array._meta
+    meta = call.a.array._meta
     if not hasattr(meta, "__array_function__"):
         meta = np.empty(0)
-    return da.utils.meta_from_array(meta, ndim=len(asked.out_axes), dtype=asked.out_dtype)
+    return da.utils.meta_from_array(meta, ndim=len(call.out_axes), dtype=call.out_dtype)
 
 
-def _steps(asked: Product, blocking: Blocking) -> dict[str, Step]:
+def _steps(call: Product, blocking: Blocking) -> dict[str, Step]:
     """The parameters of tasks by position: "whole" (k is one block), "first", "next" and "last" of a chain."""
-    how = {name: asked.options[name] for name in ("precision", "deterministic", "backend") if name in asked.options}
-    version, out, total = cluster.version(), asked.out_dtype, asked.accumulator
-    alpha, beta = asked.request.alpha, asked.request.beta
-    end = {"activation": asked.request.activation, "out_dtype": out}
+    how = {name: call.options[name] for name in ("precision", "deterministic", "backend") if name in call.options}
+    version, out, total = cluster.version(), call.out_dtype, call.accumulator
+    alpha, beta = call.request.alpha, call.request.beta
+    end = {"activation": call.request.activation, "out_dtype": out}
     if blocking.steps == 1:
         return {"whole": Step(version, {**how, **end, "alpha": alpha, "beta": beta})}
-    widened = total if asked.c is not None else None
+    widened = total if call.c is not None else None
     if out.kind not in "biu" and total.kind in "biu":
         # Integers become floats after the whole sum: before, each partial sum would be rounded.
         adding = {**how, "out_dtype": total, "beta": 1}
@@ -103,7 +103,7 @@ def spans(steps: int, chains: int) -> list[range]:
 
 
 def _layer(
-    asked: Product,
+    call: Product,
     blocking: Blocking,
     cut: Mapping[str, Operand | None],
     steps: Mapping[str, Step],
@@ -115,12 +115,12 @@ def _layer(
     assert a is not None
     assert b is not None
     chains = spans(blocking.steps, blocking.chains)
-    for place in product(*(range(len(blocking.chunks[axis])) for axis in asked.out_axes)):
-        index: dict[Dimension, int] = {"m": 0, "n": 0, **dict(zip(asked.out_axes, place))}
+    for position in product(*(range(len(blocking.chunks[axis])) for axis in call.out_axes)):
+        index: dict[Dimension, int] = {"m": 0, "n": 0, **dict(zip(call.out_axes, position))}
         c, bias = (None if x is None else x.key(index) for x in (cut["c"], cut["bias"]))
         if blocking.steps == 1:
             index["k"] = 0
-            yield (name, *place), (block.multiply, steps["whole"], a.key(index), b.key(index), c, bias)
+            yield (name, *position), (block.multiply, steps["whole"], a.key(index), b.key(index), c, bias)
             continue
         ends: list[tuple[Any, ...]] = []
         for chain in chains:
@@ -129,25 +129,25 @@ def _layer(
                 index["k"] = step
                 pair = a.key(index), b.key(index)
                 if step == blocking.steps - 1:
-                    yield (name, *place), (block.multiply, steps["last"], *pair, before, bias, *ends)
+                    yield (name, *position), (block.multiply, steps["last"], *pair, before, bias, *ends)
                 else:
-                    key = (part, *place, step)
-                    kind = "first" if step == chain.start and chain.start == 0 else "next"
-                    yield key, (block.multiply, steps[kind], *pair, before)
+                    key = (part, *position, step)
+                    role = "first" if step == chain.start and chain.start == 0 else "next"
+                    yield key, (block.multiply, steps[role], *pair, before)
                     before = key
             if before is not None:
                 ends.append(before)
 
 
 def _by_expressions(
-    asked: Product, blocking: Blocking, cut: Mapping[str, Operand | None], steps: Mapping[str, Step]
+    call: Product, blocking: Blocking, cut: Mapping[str, Operand | None], steps: Mapping[str, Step]
 ) -> Array:
     """The same chains by ``blockwise``, one array for each step: the only public interface of expressions."""
     a, b, c, bias = cut.values()
     assert a is not None
     assert b is not None
     edges = np.cumsum((0, *blocking.chunks["k"])).tolist()
-    numbers = {axis: i for i, axis in enumerate((*asked.out_axes, "k"))}
+    numbers = {axis: i for i, axis in enumerate((*call.out_axes, "k"))}
     inner = len(numbers)
 
     def part(x: Operand, step: int) -> list[Any]:
@@ -160,28 +160,28 @@ def _by_expressions(
     def indices(axes: tuple[Dimension | None, ...]) -> tuple[int, ...]:
         return tuple(inner + 1 + i if axis is None else numbers[axis] for i, axis in enumerate(axes))
 
-    out = tuple(numbers[axis] for axis in asked.out_axes)
+    out = tuple(numbers[axis] for axis in call.out_axes)
 
-    def task(step: int, kind: str, dtype: Any, addend: list[Any], rest: list[Any], token: str) -> Array:
+    def task(step: int, role: str, dtype: Any, addend: list[Any], rest: list[Any], token: str) -> Array:
         pairs = [*part(a, step), *part(b, step), *addend, *rest]
         return da.blockwise(
-            _unwrapped, out, *pairs, how=steps[kind], given=(bool(addend), bool(rest)), token=token,
+            _unwrapped, out, *pairs, how=steps[role], addends=(bool(addend), bool(rest)), token=token,
             dtype=dtype, meta=da.utils.meta_from_array(np.empty(0), ndim=len(out), dtype=dtype),
             concatenate=False, align_arrays=False, adjust_chunks=dict(zip(out, chunks)),
         )  # fmt: skip
 
-    chunks: list[Chunks] = [blocking.chunks[axis] for axis in asked.out_axes]
+    chunks: list[Chunks] = [blocking.chunks[axis] for axis in call.out_axes]
     start = [] if c is None else [c.array, indices(c.axes)]
     end = [] if bias is None else [bias.array, indices(bias.axes)]
     if blocking.steps == 1:
-        return task(0, "whole", asked.out_dtype, start, end, NAME)
-    total = task(0, "first", asked.accumulator, start, [], f"{NAME}-sum")
+        return task(0, "whole", call.out_dtype, start, end, NAME)
+    total = task(0, "first", call.accumulator, start, [], f"{NAME}-sum")
     for step in range(1, blocking.steps - 1):
-        total = task(step, "next", asked.accumulator, [total, out], [], f"{NAME}-sum")
-    return task(blocking.steps - 1, "last", asked.out_dtype, [total, out], end, NAME)
+        total = task(step, "next", call.accumulator, [total, out], [], f"{NAME}-sum")
+    return task(blocking.steps - 1, "last", call.out_dtype, [total, out], end, NAME)
 
 
-def _unwrapped(*blocks: Any, how: Step, given: tuple[bool, bool]) -> Any:
+def _unwrapped(*blocks: Any, how: Step, addends: tuple[bool, bool]) -> Any:
     """:func:`block.multiply` for the arguments of ``blockwise``: a summed or broadcast index comes as a list of one."""
     plain = []
     for x in blocks:
@@ -189,5 +189,5 @@ def _unwrapped(*blocks: Any, how: Step, given: tuple[bool, bool]) -> Any:
             (x,) = x
         plain.append(x)
     a, b, *rest = plain
-    c = rest.pop(0) if given[0] else None
-    return block.multiply(how, a, b, c, rest[0] if given[1] else None)
+    c = rest.pop(0) if addends[0] else None
+    return block.multiply(how, a, b, c, rest[0] if addends[1] else None)

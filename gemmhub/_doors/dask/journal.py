@@ -1,7 +1,7 @@
 """The journal of a stored result: a file that lists the blocks that were written, with their checksums.
 
-It may be damaged in any way. A line that is not of a block counts for nothing, and a checksum only says which block to
-read again. Its first line must be whole: it states the product that the checksums belong to.
+It may be damaged in any way. A line that is not of a block is ignored, and a checksum only decides which block to
+read again. Its first line must be complete: it states the product that the checksums belong to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gemmhub._base import files
 from gemmhub._doors.dask.target import disk
 from gemmhub.errors import InputError, OutputError
 
-Place = tuple[int, ...]
+BlockIndex = tuple[int, ...]
 _LINE, _INDEX = 64, 24
 """More bytes than a line has, without the indices of its block, and than each of these has."""
 
@@ -25,7 +25,7 @@ _LINE, _INDEX = 64, 24
 class Journal:
     """The checksums of the blocks of one product. Without a path nothing is kept."""
 
-    def __init__(self, path: Path | None, head: Mapping[str, Any], sums: Mapping[Place, int]) -> None:
+    def __init__(self, path: Path | None, head: Mapping[str, Any], sums: Mapping[BlockIndex, int]) -> None:
         self.path, self.head, self.sums = path, head, sums
 
     @classmethod
@@ -42,12 +42,12 @@ class Journal:
         first, lines = _read(path, len(json.dumps(head)), counts)
         if overwrite or (json.dumps(head).encode().startswith(first) and not lines):  # no file, or a truncated one
             return cls(path, head, {})
-        found = _parsed(first)
-        if found == head:
+        recorded = _parsed(first)
+        if recorded == head:
             return cls(path, head, dict(filter(None, (_block(line, counts) for line in lines))))
-        if isinstance(found, dict) and "product" in found:
+        if isinstance(recorded, dict) and "product" in recorded:
             raise InputError(
-                "journal", f"{str(path)!r}, of another product: {found}"[:2000], f"that of {head}"[:2000],
+                "journal", f"{str(path)!r}, of another product: {recorded}"[:2000], f"that of {head}"[:2000],
                 "delete it, or pass overwrite=True; the name of a product changes with its operands and blocks",
             )  # fmt: skip
         raise OutputError(
@@ -55,14 +55,14 @@ class Journal:
             "if it is a damaged journal, delete it or pass overwrite=True: all blocks are computed again",
         )  # fmt: skip
 
-    def keep(self, places: Iterable[Place]) -> None:
+    def keep(self, blocks: Iterable[BlockIndex]) -> None:
         """Replace the journal by one of these blocks only."""
         if self.path is not None:
             with disk("journal", self.path), files.replacing(self.path, links=False) as file:
-                text = json.dumps(self.head) + "\n" + _lines({x: self.sums[x] for x in places})
+                text = json.dumps(self.head) + "\n" + _lines({x: self.sums[x] for x in blocks})
                 file.write(text.encode())
 
-    def add(self, sums: Mapping[Place, int]) -> None:
+    def add(self, sums: Mapping[BlockIndex, int]) -> None:
         """Append these blocks, and wait until they are on the disk."""
         if self.path is not None:
             with disk("journal", self.path), files.opened(self.path, "ab", links=False) as file:
@@ -71,16 +71,16 @@ class Journal:
                 os.fsync(file.fileno())
 
 
-def _lines(sums: Mapping[Place, int]) -> str:
-    return "".join(json.dumps({"block": list(place), "sum": value}) + "\n" for place, value in sums.items())
+def _lines(sums: Mapping[BlockIndex, int]) -> str:
+    return "".join(json.dumps({"block": list(index), "sum": value}) + "\n" for index, value in sums.items())
 
 
 def _read(path: Path, head: int, counts: list[int]) -> tuple[bytes, list[bytes]]:
     """The first line of a file, and the others; no more of it than a journal of so many blocks can have."""
-    most = head + prod(counts) * (_LINE + _INDEX * len(counts))
+    limit = head + prod(counts) * (_LINE + _INDEX * len(counts))
     with disk("journal", path):
         try:
-            content = files.read(path, most, links=False)
+            content = files.read(path, limit, links=False)
         except FileNotFoundError:
             content = b""
     first, *lines = content.split(b"\n")
@@ -95,14 +95,14 @@ def _parsed(line: bytes) -> Any:
         return None
 
 
-def _block(line: bytes, counts: list[int]) -> tuple[Place, int] | None:
+def _block(line: bytes, counts: list[int]) -> tuple[BlockIndex, int] | None:
     """The block and the checksum of a line; None where it has none of a result with so many blocks."""
-    found = _parsed(line)
-    if not isinstance(found, dict):
+    entry = _parsed(line)
+    if not isinstance(entry, dict):
         return None
-    place, value = found.get("block"), found.get("sum")
-    if not isinstance(place, list) or len(place) != len(counts) or type(value) is not int:
+    index, value = entry.get("block"), entry.get("sum")
+    if not isinstance(index, list) or len(index) != len(counts) or type(value) is not int:
         return None
-    if not all(type(index) is int and 0 <= index < count for index, count in zip(place, counts)):
+    if not all(type(i) is int and 0 <= i < count for i, count in zip(index, counts)):
         return None
-    return tuple(place), value
+    return tuple(index), value

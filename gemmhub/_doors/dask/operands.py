@@ -16,7 +16,8 @@ from dask.base import tokenize
 from gemmhub import dtypes
 from gemmhub._arrays.find import arrays_of
 from gemmhub._call.describe import product_shapes
-from gemmhub._call.options import DEFAULTS, Request, refuse_operands, request
+from gemmhub._call.options import DEFAULTS, Request, refuse_operands
+from gemmhub._call.options import request as parse_request
 from gemmhub._doors.dask.packed import PackedBlocks
 from gemmhub.capability import CPU
 from gemmhub.dtypes import DType
@@ -108,33 +109,33 @@ def describe(a: Any, b: Any, options: Mapping[str, Any]) -> Product:
             "out", "an array", "no out with arrays of Dask, which are lazy",
             "use the result, or write it to a store: gemmhub.distributed.store(result, target)",
         )  # fmt: skip
-    given = {name: value for name, value in options.items() if name != "out"}
-    refuse_operands(given, ADDENDS, "with arrays of Dask")
-    asked = request(given)  # type: ignore[arg-type]
-    if asked.activation is not None and EPILOGUES[asked.activation].arity > 1:
+    arguments = {name: value for name, value in options.items() if name != "out"}
+    refuse_operands(arguments, ADDENDS, "with arrays of Dask")
+    request = parse_request(arguments)  # type: ignore[arg-type]
+    if request.activation is not None and EPILOGUES[request.activation].arity > 1:
         raise InputError(
-            "activation", f"{asked.activation}, which takes pairs of columns, with arrays of Dask",
+            "activation", f"{request.activation}, which takes pairs of columns, with arrays of Dask",
             ", ".join(ELEMENTWISE), "multiply without it, and apply it to the result",
         )  # fmt: skip
-    if asked.stream is not None:
+    if request.stream is not None:
         raise InputError("stream", "given for arrays of Dask", "None", "each worker works on its current stream")
     if isinstance(b, PackedB):
         raise InputError(
             "b", "packed in this process", "a packed array of Dask", "pack the array: gemmhub.pack(b_dask)"
         )
-    for name, x in (("a", a), *asked.operands.items()):
+    for name, x in (("a", a), *request.operands.items()):
         if isinstance(x, (PackedB, PackedBlocks)):
             raise InputError(name, "a packed operand", "only b may be packed")
-    shapes, kinds = [], []
+    shapes, operand_dtypes = [], []
     for name, x in (("a", a), ("b", b)):
         shape, dtype = facts(x, name)
         shapes.append(shape)
-        kinds.append(dtype)
+        operand_dtypes.append(dtype)
     batch, m, n, k, out_shape = product_shapes(shapes[0], shapes[1])
-    out_dtype = dtypes.output_dtype(kinds[0], kinds[1], asked.out_dtype)
-    natural = dtypes.compute_dtype(kinds[0], kinds[1], out_dtype)
-    asked.check_scalars(kinds[0], kinds[1], out_dtype)
-    compute = asked.scaled(natural, out_dtype, CPU)
+    out_dtype = dtypes.output_dtype(operand_dtypes[0], operand_dtypes[1], request.out_dtype)
+    natural = dtypes.compute_dtype(operand_dtypes[0], operand_dtypes[1], out_dtype)
+    request.check_scalars(operand_dtypes[0], operand_dtypes[1], out_dtype)
+    compute = request.scaled(natural, out_dtype, CPU)
 
     names = tuple(map(str, range(len(batch))))
     sizes = {**dict(zip(names, batch)), "m": m, "n": n, "k": k}
@@ -142,10 +143,10 @@ def describe(a: Any, b: Any, options: Mapping[str, Any]) -> Product:
     b_axes = (*_batch_axes(shapes[1][:-2], names, sizes), *(("k", "n") if len(shapes[1]) > 1 else ("k",)))
     out_axes = names + ("m",) * (len(shapes[0]) > 1) + ("n",) * (len(shapes[1]) > 1)
     packed = isinstance(b, PackedBlocks)
-    if packed and b.a_dtype != kinds[0]:
+    if packed and b.a_dtype != operand_dtypes[0]:
         raise InputError(
-            "b", f"packed for a of {b.a_dtype}, a is {kinds[0]}", f"a of {b.a_dtype}",
-            f"pack again with a_dtype={kinds[0]}",
+            "b", f"packed for a of {b.a_dtype}, a is {operand_dtypes[0]}", f"a of {b.a_dtype}",
+            f"pack again with a_dtype={operand_dtypes[0]}",
         )  # fmt: skip
     known = {
         axis: chunks
@@ -156,21 +157,21 @@ def describe(a: Any, b: Any, options: Mapping[str, Any]) -> Product:
     }
     left = Operand(as_dask(a, a_axes, known), a_axes)
     right = Operand(b.blocks if packed else as_dask(b, b_axes, known), b_axes)
-    c = _addend(asked, out_shape, out_axes, (out_dtype, natural), known)
-    bias = _bias(asked, sizes, len(shapes[0]), len(shapes[1]), (out_dtype, natural), known)
+    c = _addend(request, out_shape, out_axes, (out_dtype, natural), known)
+    bias = _bias(request, sizes, len(shapes[0]), len(shapes[1]), (out_dtype, natural), known)
     in_force = {
-        "precision": asked.settings.precision,
-        "deterministic": asked.settings.deterministic,
-        "backend": asked.settings.backend[0] if asked.settings.forced else None,
+        "precision": request.settings.precision,
+        "deterministic": request.settings.deterministic,
+        "backend": request.settings.backend[0] if request.settings.forced else None,
     }
-    plain = {name: value for name, value in given.items() if name not in ADDENDS}
+    plain = {name: value for name, value in arguments.items() if name not in ADDENDS}
     plain = {**plain, **in_force}
-    reason = _whole_k(asked, natural, compute, out_dtype)
-    if packed and len(b.chunks[0]) > 1 and (reason or _finishes(asked, natural, out_dtype)):
+    reason = _whole_k(request, natural, compute, out_dtype)
+    if packed and len(b.chunks[0]) > 1 and (reason or _finishes(request, natural, out_dtype)):
         reason = reason or f"integers of a packed b become {out_dtype} after the whole sum"
         raise InputError("b", f"packed in {len(b.chunks[0])} blocks of k, though {reason}", "an unpacked b here")
     return Product(
-        left, right, c, bias, packed, sizes, out_axes, out_dtype, natural, reason, asked,
+        left, right, c, bias, packed, sizes, out_axes, out_dtype, natural, reason, request,
         {name: value for name, value in plain.items() if value != DEFAULTS.get(name)},
     )  # fmt: skip
 
@@ -236,10 +237,10 @@ def as_dask(x: Any, axes: tuple[Dimension | None, ...], known: Mapping[Dimension
 
 
 def _addend(
-    asked: Request, out_shape: tuple[int, ...], out_axes: tuple[Dimension, ...], allowed: tuple[DType, DType],
+    request: Request, out_shape: tuple[int, ...], out_axes: tuple[Dimension, ...], allowed: tuple[DType, DType],
     known: Mapping[Dimension, Chunks],
 ) -> Operand | None:  # fmt: skip
-    addend = asked.operands.get("c")
+    addend = request.operands.get("c")
     if addend is None:
         return None
     shape, dtype = facts(addend, "c")
@@ -250,7 +251,7 @@ def _addend(
         fits = False
     if not fits:
         raise ShapeError("c", f"shape {shape}", f"shapes that broadcast to {out_shape}")
-    if asked.beta == 0:
+    if request.beta == 0:
         return None
     own = out_axes[len(out_axes) - len(shape) :]
     sizes = out_shape[len(out_shape) - len(shape) :]
@@ -259,10 +260,10 @@ def _addend(
 
 
 def _bias(
-    asked: Request, sizes: Mapping[Dimension, int], a_ndim: int, b_ndim: int, allowed: tuple[DType, DType],
+    request: Request, sizes: Mapping[Dimension, int], a_ndim: int, b_ndim: int, allowed: tuple[DType, DType],
     known: Mapping[Dimension, Chunks],
 ) -> Operand | None:  # fmt: skip
-    vector = asked.operands.get("bias")
+    vector = request.operands.get("bias")
     if vector is None:
         return None
     shape, dtype = facts(vector, "bias")
@@ -291,17 +292,17 @@ def _check_dtype(argument: str, dtype: DType, allowed: tuple[DType, DType]) -> N
         raise DTypeError(argument, f"dtype {dtype}", " or ".join(dict.fromkeys(map(str, allowed))), "convert it")
 
 
-def _finishes(asked: Request, natural: DType, out_dtype: DType) -> bool:
+def _finishes(request: Request, natural: DType, out_dtype: DType) -> bool:
     """Whether a sum of integers is converted to a floating result only once it is complete."""
     return out_dtype.kind not in "biu" and natural.kind in "biu"
 
 
-def _whole_k(asked: Request, natural: DType, compute: DType, out_dtype: DType) -> str:
+def _whole_k(request: Request, natural: DType, compute: DType, out_dtype: DType) -> str:
     """The reason why the sum over k must be one product, not the sum of several; empty where it need not."""
     if compute != natural:
         return f"alpha or beta need {compute} for what is summed in {natural}"
-    if not all(np.isfinite(complex(x)) for x in (asked.alpha, asked.beta)):
+    if not all(np.isfinite(complex(x)) for x in (request.alpha, request.beta)):
         return "alpha or beta are not finite"
-    if _finishes(asked, natural, out_dtype) and asked.beta != 0:
+    if _finishes(request, natural, out_dtype) and request.beta != 0:
         return f"integers that become {out_dtype} are added to c after the whole sum"
     return ""

@@ -22,7 +22,7 @@ from gemmhub._arrays.find import arrays_of
 from gemmhub._doors.dask import cluster, operands
 from gemmhub._doors.dask.block import located
 from gemmhub._doors.dask.graph import ProductLayer
-from gemmhub._doors.dask.journal import Journal, Place
+from gemmhub._doors.dask.journal import BlockIndex, Journal
 from gemmhub._doors.dask.target import Target, open_target
 from gemmhub.errors import InputError, OutputError
 
@@ -92,15 +92,15 @@ def store(
     intact = _intact(opened, result, done)
     record.keep(list(intact))
     written = rounds = 0
-    for places in _rounds(result, [x for x in every if x not in intact], memory):
-        sums = _compute(result, places, opened)
-        if isinstance(opened.array, np.ndarray) and _read(opened, _slices(result, places[0])) != sums[0]:
+    for batch in _rounds(result, [x for x in every if x not in intact], memory):
+        sums = _compute(result, batch, opened)
+        if isinstance(opened.array, np.ndarray) and _read(opened, _slices(result, batch[0])) != sums[0]:
             raise OutputError(
                 "target", "an array in the memory of this process", "what the workers, other processes, can write to",
                 "pass the path of an npy file or of an array of zarr",
             )  # fmt: skip
-        record.add(dict(zip(places, sums)))
-        written, rounds = written + len(places), rounds + 1
+        record.add(dict(zip(batch, sums)))
+        written, rounds = written + len(batch), rounds + 1
     return Stored(written, len(intact), len(done) - len(intact), rounds)
 
 
@@ -117,16 +117,16 @@ def _path(journal: Any, target: Target) -> Path:
 # The rounds
 
 
-def _rounds(result: Array, places: list[Place], memory: int | None) -> Iterator[list[Place]]:
+def _rounds(result: Array, missing: list[BlockIndex], memory: int | None) -> Iterator[list[BlockIndex]]:
     """Yield the missing blocks in groups that are computed together: rectangles of the result whose operands fit."""
     workers = cluster.present()
-    if not places:
+    if not missing:
         return
     heights, widths = _rectangle(result, workers, memory)
-    groups: dict[Place, list[Place]] = {}
-    for place in places:
-        *batch, row, col = (0, 0, *place)[-max(2, len(place)) :]
-        groups.setdefault((*batch, row // heights, col // widths), []).append(place)
+    groups: dict[BlockIndex, list[BlockIndex]] = {}
+    for index in missing:
+        *batch, row, col = (0, 0, *index)[-max(2, len(index)) :]
+        groups.setdefault((*batch, row // heights, col // widths), []).append(index)
     yield from groups.values()
 
 
@@ -155,18 +155,18 @@ def _rectangle(result: Array, workers: cluster.Cluster, memory: int | None) -> t
     return shape
 
 
-def _compute(result: Array, places: list[Place], target: Target) -> list[int]:
+def _compute(result: Array, blocks: list[BlockIndex], target: Target) -> list[int]:
     """Compute and write these blocks; return their checksums."""
     source = operands.Operand(result, ())
-    name = f"gemmhub-store-{tokenize(source.name, places)}"
-    layer = {(name, *x): (_write, target, (source.name, *x), _slices(result, x)) for x in places}
+    name = f"gemmhub-store-{tokenize(source.name, blocks)}"
+    layer = {(name, *x): (_write, target, (source.name, *x), _slices(result, x)) for x in blocks}
     graph = HighLevelGraph.from_collections(name, layer, dependencies=[result])
     return list(dask.compute(*(Delayed(key, graph, layer=name) for key in layer)))
 
 
-def _slices(result: Array, place: Place) -> tuple[slice, ...]:
-    starts = (sum(sizes[:i]) for sizes, i in zip(result.chunks, place))
-    return tuple(slice(start, start + sizes[i]) for start, sizes, i in zip(starts, result.chunks, place))
+def _slices(result: Array, index: BlockIndex) -> tuple[slice, ...]:
+    starts = (sum(sizes[:i]) for sizes, i in zip(result.chunks, index))
+    return tuple(slice(start, start + sizes[i]) for start, sizes, i in zip(starts, result.chunks, index))
 
 
 @located
@@ -196,8 +196,8 @@ def _checksum(block: Array) -> int:
     return zlib.crc32(block.reshape(-1).view(np.uint8))
 
 
-def _intact(target: Target, result: Array, sums: Mapping[Place, int]) -> dict[Place, None]:
+def _intact(target: Target, result: Array, sums: Mapping[BlockIndex, int]) -> dict[BlockIndex, None]:
     """The recorded blocks whose content in the store is unchanged."""
-    tasks = [dask.delayed(_read, pure=False)(target, _slices(result, place)) for place in sums]
-    found = dask.compute(*tasks) if tasks else ()
-    return {place: None for place, value in zip(sums, found) if value == sums[place]}
+    tasks = [dask.delayed(_read, pure=False)(target, _slices(result, index)) for index in sums]
+    checksums = dask.compute(*tasks) if tasks else ()
+    return {index: None for index, value in zip(sums, checksums) if value == sums[index]}

@@ -50,7 +50,7 @@ class NpyFile:
 
 @dataclass(frozen=True)
 class Target:
-    """What tasks write to: an array, or an npy file, which each task maps."""
+    """The destination of tasks: an array, or an npy file, which each task maps."""
 
     array: Any
     file: NpyFile | None = None
@@ -73,7 +73,7 @@ def open_target(result: Array, target: Any) -> tuple[Target, Path | None]:
     elif isinstance(target, np.memmap) and target.filename is not None:
         path = Path(os.path.realpath(target.filename))
         opened = Target(None, _npy_of(path, target))
-        _check_kind(result, target.dtype, target.shape)
+        _check_form(result, target.dtype, target.shape)
     elif (root := _root(getattr(target, "store", None))) is not None:
         path = Path(root) / getattr(target, "path", "")
     if opened.file is None:
@@ -90,7 +90,7 @@ def _root(store: Any) -> Any:
 
 @contextmanager
 def disk(argument: str, path: Path) -> Iterator[None]:
-    """Turn what the system says about the file of an argument into OutputError, but that it is full or broken."""
+    """Convert the system's errors about the file of an argument to OutputError, but that the disk is full or broken."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a path that no system has
@@ -122,22 +122,22 @@ def _npy(path: Path, result: Array) -> NpyFile:
                 )
                 _reserve(stream, stream.tell() + prod(shape) * dtype.itemsize)
         with files.opened(path, "r+b", links=False) as stream:
-            found = _header(path, stream)
-            _check_kind(result, found.dtype, found.shape)
-            whole = found.offset + prod(shape) * dtype.itemsize
-            if os.fstat(stream.fileno()).st_size < whole:
-                _reserve(stream, whole)
-    return found
+            file = _header(path, stream)
+            _check_form(result, file.dtype, file.shape)
+            length = file.offset + prod(shape) * dtype.itemsize
+            if os.fstat(stream.fileno()).st_size < length:
+                _reserve(stream, length)
+    return file
 
 
 def _npy_of(path: Path, target: Array) -> NpyFile:
-    """The npy file that a memmap is the whole of."""
+    """The npy file that a memmap covers entirely."""
     if path.suffix == ".npy":
         with disk("target", path), files.opened(path) as stream:
-            found = _header(path, stream)
-        whole = Target(None, found).open("r")
-        if all(getattr(whole, name) == getattr(target, name) for name in ("shape", "strides", "dtype", "offset")):
-            return found
+            file = _header(path, stream)
+        mapped = Target(None, file).open("r")
+        if all(getattr(mapped, name) == getattr(target, name) for name in ("shape", "strides", "dtype", "offset")):
+            return file
     raise OutputError("target", "a memmap of a part of a file", "a whole npy file", "pass the path of one")
 
 
@@ -254,11 +254,11 @@ def _check_array(result: Array, array: Array) -> None:
             "target", f"a {type(array).__qualname__}", "a path, or an array of the result's shape and dtype",
             "pass the path of an npy file or of an array of zarr",
         ) from None  # fmt: skip
-    _check_kind(result, dtype, shape)
+    _check_form(result, dtype, shape)
     _check_chunks(result, getattr(array, "shards", None) or getattr(array, "chunks", None))
 
 
-def _check_kind(result: Array, dtype: Any, shape: tuple[int, ...]) -> None:
+def _check_form(result: Array, dtype: Any, shape: tuple[int, ...]) -> None:
     wanted = np.dtype(result.dtype), tuple(map(int, result.shape))
     if (dtype, shape) != wanted:
         raise OutputError(

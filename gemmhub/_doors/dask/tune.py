@@ -20,28 +20,28 @@ def tune(a: Any, b: Any, **options: Any) -> dict[str, TuneResult]:
     The blocks are random numbers in the memory of the CPU. Later blocks like these use the fastest backend of their
     worker. Without a client this process is tuned, and named "local". See :func:`gemmhub.tune`.
     """
-    asked = operands.describe(a, b, options)
-    chosen = blocking.choose(asked, cluster.present())
+    call = operands.describe(a, b, options)
+    chosen = blocking.choose(call, cluster.present())
     m, n, k = (max(chosen.chunks[x], default=0) for x in "mnk")
-    how = {name: asked.options[name] for name in ("precision", "deterministic", "backend") if name in asked.options}
-    how["out_dtype"] = asked.accumulator if chosen.steps > 1 else asked.out_dtype
-    kinds = asked.a.array.dtype, asked.b.array.dtype
+    how = {name: call.options[name] for name in ("precision", "deterministic", "backend") if name in call.options}
+    how["out_dtype"] = call.accumulator if chosen.steps > 1 else call.out_dtype
+    operand_dtypes = call.a.array.dtype, call.b.array.dtype
     client = cluster.current_client()
     if client is None:
-        return {"local": _tune((m, n, k), kinds, how)}
-    return dict(client.run(_tune, (m, n, k), kinds, how))
+        return {"local": _tune((m, n, k), operand_dtypes, how)}
+    return dict(client.run(_tune, (m, n, k), operand_dtypes, how))
 
 
-def _tune(sizes: tuple[int, int, int], kinds: tuple[Any, Any], options: Mapping[str, Any]) -> TuneResult:
+def _tune(sizes: tuple[int, int, int], operand_dtypes: tuple[Any, Any], options: Mapping[str, Any]) -> TuneResult:
     """Tune one block on this worker."""
     m, n, k = sizes
     rng = np.random.default_rng(0)
-    a, b = (_draw(rng, shape, kind) for shape, kind in (((m, k), kinds[0]), ((k, n), kinds[1])))
+    a, b = (_draw(rng, shape, dtype) for shape, dtype in (((m, k), operand_dtypes[0]), ((k, n), operand_dtypes[1])))
     return api.tune(a, b, **options)
 
 
-def _draw(rng: np.random.Generator, shape: tuple[int, int], kind: Any) -> Any:
+def _draw(rng: np.random.Generator, shape: tuple[int, int], dtype: Any) -> Any:
     """Random numbers of a dtype whose products do not overflow."""
-    if kind.kind in "biu":
-        return rng.integers(0, 2, shape, np.int8).astype(kind)
-    return rng.standard_normal(shape, np.float32).astype(kind)
+    if dtype.kind in "biu":
+        return rng.integers(0, 2, shape, np.int8).astype(dtype)
+    return rng.standard_normal(shape, np.float32).astype(dtype)

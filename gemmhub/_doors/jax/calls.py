@@ -13,7 +13,8 @@ from jax.core import Tracer
 from gemmhub import api, dtypes
 from gemmhub._base.geometry import expand
 from gemmhub._call.describe import product_shapes, result_shape
-from gemmhub._call.options import ARRAYS, NUMBERS, Request, request, signature
+from gemmhub._call.options import ARRAYS, NUMBERS, Request, signature
+from gemmhub._call.options import request as parse_request
 from gemmhub._doors.jax import product
 from gemmhub.errors import DTypeError, InputError
 from gemmhub.operands import OPERANDS, Operand, Product, described
@@ -59,14 +60,14 @@ def matmul(a: Array, b: Array, /, *, out: Any = None, **options: Unpack[Options]
     --------
     >>> f = jax.jit(jax.grad(lambda w: gemmhub.jax.matmul(x, w, activation="gelu").sum()))
     """
-    given: dict[str, Any] = dict(options)
-    _refuse_written(given)
-    arrays = a, b, *map(given.get, ARRAYS)
-    if any(isinstance(x, Tracer) for x in (out, *arrays)) or not _beyond_programs(arrays, {"out": out, **given}):
-        return _traced(a, b, out=out, **given)
+    arguments: dict[str, Any] = dict(options)
+    _refuse_written(arguments)
+    arrays = a, b, *map(arguments.get, ARRAYS)
+    if any(isinstance(x, Tracer) for x in (out, *arrays)) or not _beyond_programs(arrays, {"out": out, **arguments}):
+        return _traced(a, b, out=out, **arguments)
     left, right, *rest = (x if x is None or isinstance(x, (bool, PackedB)) else jnp.asarray(x) for x in arrays)
-    given |= {name: x for name, x in zip(ARRAYS, rest) if x is not None}
-    return api.matmul(left, right, out=out, **given)
+    arguments |= {name: x for name, x in zip(ARRAYS, rest) if x is not None}
+    return api.matmul(left, right, out=out, **arguments)
 
 
 def _beyond_programs(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
@@ -88,16 +89,18 @@ def _refuse_written(options: Mapping[str, Any]) -> None:
         )  # fmt: skip
     before = options.get("pre_activation")
     if before is not None and before is not True:
-        given = "False" if before is False else "an array to write, with JAX"
-        raise InputError("pre_activation", given, "True or None", "pass True: it returns (result, pre-activation)")
+        description = "False" if before is False else "an array to write, with JAX"
+        raise InputError(
+            "pre_activation", description, "True or None", "pass True: it returns (result, pre-activation)"
+        )
 
 
 def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
     """The product as a part of the program that JAX traces."""
     where = "in a function that JAX traces"
     _refuse_written(options)
-    for name, given in (("out", out), ("stream", options.get("stream"))):
-        if given is not None:
+    for name, value in (("out", out), ("stream", options.get("stream"))):
+        if value is not None:
             raise InputError(name, f"given {where}", "None", "JAX allocates results and orders work")
     for name in NUMBERS:
         if isinstance(options.get(name), Tracer):
@@ -108,32 +111,32 @@ def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
     if isinstance(b, PackedB):
         raise InputError("b", f"a packed operand {where}", "an array", "pass b itself")
     pre = options.pop("pre_activation", None) is True
-    asked = request(options)  # type: ignore[arg-type]
+    request = parse_request(options)  # type: ignore[arg-type]
     a, b = jnp.asarray(a), jnp.asarray(b)
-    kinds = np.dtype(a.dtype), np.dtype(b.dtype)
-    batch, m, n, k, whole = product_shapes(a.shape, b.shape)
-    shape, _ = result_shape(whole, n, b.ndim, asked.activation)
-    dtype = _result_dtype(*kinds, asked)
-    facts = Product(m, n, k, batch, a.ndim, b.ndim, whole, dtype, dtypes.compute_dtype(*kinds, dtype))
-    operands = {name: _operand(name, jnp.asarray(x), facts) for name, x in asked.operands.items()}
+    operand_dtypes = np.dtype(a.dtype), np.dtype(b.dtype)
+    batch, m, n, k, product_shape = product_shapes(a.shape, b.shape)
+    shape, _ = result_shape(product_shape, n, b.ndim, request.activation)
+    dtype = _result_dtype(*operand_dtypes, request)
+    facts = Product(m, n, k, batch, a.ndim, b.ndim, product_shape, dtype, dtypes.compute_dtype(*operand_dtypes, dtype))
+    operands = {name: _operand(name, jnp.asarray(x), facts) for name, x in request.operands.items()}
     # As in BLAS, c is not read where beta is 0, and the product is ignored where alpha is 0.
     operands = {
         name: x
         for name, x in operands.items()
-        if not ((name == "c" and asked.beta == 0) or (OPERANDS[name].role == "factor" and asked.alpha == 0))
+        if not ((name == "c" and request.beta == 0) or (OPERANDS[name].role == "factor" and request.alpha == 0))
     }
     left = _padded(a[None] if a.ndim == 1 else a, facts)
     right = _padded(b[:, None] if b.ndim == 1 else b, facts)
     kept = {name: options[name] for name in ("precision", "deterministic", "backend") if options.get(name)}
-    call = product.Call(dtype, asked.alpha, asked.beta, asked.activation, tuple(kept.items()), pre)
+    call = product.Call(dtype, request.alpha, request.beta, request.activation, tuple(kept.items()), pre)
     result, *before = product.epilogue(call, left, right, operands)
     result = result.reshape(shape)
-    return (result, before[0].reshape(whole)) if pre else result
+    return (result, before[0].reshape(product_shape)) if pre else result
 
 
-def _result_dtype(a: Any, b: Any, asked: Request) -> Any:
+def _result_dtype(a: Any, b: Any, request: Request) -> Any:
     """The dtype of the result; DTypeError where JAX has none such, or passes none to compiled programs."""
-    dtype = dtypes.output_dtype(a, b, asked.out_dtype)
+    dtype = dtypes.output_dtype(a, b, request.out_dtype)
     if "c" in dtype.kind + a.kind + b.kind:
         raise DTypeError("a, b", "complex numbers in a function that JAX traces", "real ones", "multiply their parts")
     enabled = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
@@ -142,7 +145,7 @@ def _result_dtype(a: Any, b: Any, asked: Request) -> Any:
             "out_dtype", f"{dtype}, which JAX has not enabled", "dtypes of 32 bits",
             f'pass out_dtype="{enabled}" if the operands allow it, convert one of them, or set jax_enable_x64',
         )  # fmt: skip
-    asked.check_scalars(a, b, dtype)
+    request.check_scalars(a, b, dtype)
     return dtype
 
 
@@ -152,13 +155,13 @@ def _operand(name: str, x: Array, facts: Product) -> Array:
     Those in which c is broadcast keep size 1: its gradient is summed over them later.
     """
     like = np.broadcast_to(np.empty((), x.dtype), x.shape)  # of its shape and dtype, without its memory
-    native, found = described(name, like, facts)
-    if isinstance(found, Operand):
+    native, operand = described(name, like, facts)
+    if isinstance(operand, Operand):
         own = like.reshape((1,) * (len(facts.shape) - x.ndim) + x.shape)
         return _padded(x.reshape(expand(own, facts.a_ndim, facts.b_ndim).shape), facts)
     if OPERANDS[name].role == "factor":
         return _padded(x.reshape(native.shape), facts)
-    return x.reshape((-1, 1) if found.axis == "m" else (1, -1))
+    return x.reshape((-1, 1) if operand.axis == "m" else (1, -1))
 
 
 def _padded(x: Array, facts: Product) -> Array:

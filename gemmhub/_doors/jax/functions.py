@@ -14,7 +14,7 @@ Array = Any
 
 
 class JaxFunctions:
-    """What formulas need of JAX; see :class:`gemmhub.epilogues.Functions`."""
+    """JAX's functions for formulas; see :class:`gemmhub.epilogues.Functions`."""
 
     exp, tanh, erf = staticmethod(jnp.exp), staticmethod(jnp.tanh), staticmethod(jax.scipy.special.erf)
     sigmoid, clip = staticmethod(jax.nn.sigmoid), staticmethod(jnp.clip)

@@ -2,7 +2,7 @@
 
 :data:`fused` is a product with its operands and its epilogue. :data:`product` is alpha times a product alone: it is
 linear in either operand, so that JAX derives gradients of any order, forward and reverse, from its transpose. The
-derivative of the first is made of the second and of JAX's own operations, in the dtype of the epilogue, and rounded
+derivative of the first is composed of the second and of JAX's own operations, in the dtype of the epilogue, and rounded
 once.
 
 a and b have equal numbers of dimensions, of which the first may be 1, as have c and the scales of a and b. bias is
@@ -48,11 +48,11 @@ class Call(NamedTuple):
     """Dtype that the cotangent of a sum in a wider one is rounded to, for a product with an operand as narrow."""
 
     def sum(self, dtype: Any) -> Call:
-        """The call for what the activation is applied to, in another dtype."""
+        """The call for the argument of the activation, in another dtype."""
         return self._replace(dtype=dtype, activation=None, pre=False)
 
     def factor(self, name: str) -> Any:
-        """What multiplies a term of the sum."""
+        """The factor of a term of the sum."""
         return self.beta if name == "c" else 1
 
 
@@ -76,8 +76,8 @@ def _abstract_product(a: Any, b: Any, *, call: Call) -> Any:
 
 @fused.def_abstract_eval
 def _abstract(*operands: Any, call: Call, names: tuple[str, ...]) -> Any:
-    whole = _shape(*operands)
-    shapes = [(*whole[:-1], columns(call.activation, whole[-1])), *[whole] * call.pre]
+    product_shape = _shape(*operands)
+    shapes = [(*product_shape[:-1], columns(call.activation, product_shape[-1])), *[product_shape] * call.pre]
     return [jax.core.ShapedArray(shape, call.dtype) for shape in shapes]
 
 
@@ -99,9 +99,9 @@ for primitive in (product, fused):
 
 
 def fuse(call: Call, a: Array, b: Array, operands: Operands) -> tuple[Array, ...]:
-    """The result, and the pre-activation where it is asked for, as one call of the compiled program."""
-    given = {name: jnp.broadcast_to(x, _shape(a, b)) if name == "c" else x for name, x in operands.items()}
-    return tuple(fused.bind(a, b, *given.values(), call=call, names=tuple(given)))
+    """The result, and the pre-activation where it is requested, as one call of the compiled program."""
+    arrays = {name: jnp.broadcast_to(x, _shape(a, b)) if name == "c" else x for name, x in operands.items()}
+    return tuple(fused.bind(a, b, *arrays.values(), call=call, names=tuple(arrays)))
 
 
 def _summed(x: Array, like: Any) -> Array:
@@ -117,9 +117,9 @@ def _alike(x: Array, y: Array) -> tuple[Array, Array]:
     """Both arrays in their common wider dtype."""
     if x.dtype == y.dtype:
         return x, y
-    kinds = [dtypes.info(np.dtype(z.dtype)).kind for z in (x, y)]
-    if "float8" in kinds:
-        common = y.dtype if kinds[0] == "float8" else x.dtype
+    dtype_classes = [dtypes.info(np.dtype(z.dtype)).kind for z in (x, y)]
+    if "float8" in dtype_classes:
+        common = y.dtype if dtype_classes[0] == "float8" else x.dtype
     else:
         common = dtypes.result_dtype(np.dtype(x.dtype), np.dtype(y.dtype))
     return x.astype(common), y.astype(common)
@@ -130,9 +130,9 @@ def _transposed_product(x: Array, y: Array, like: Any, call: Call) -> Array:
     call = call._replace(rounded=None)
     x, y = _alike(x, y)
     natural = np.dtype(x.dtype)
-    whole = _shape(x, y) == tuple(like.shape)
+    unsummed = _shape(x, y) == tuple(like.shape)
     wanted = np.dtype(like.dtype)
-    if not whole and natural.itemsize <= 2:
+    if not unsummed and natural.itemsize <= 2:
         wanted = np.dtype(np.float32)
     elif dtypes.info(wanted).kind not in ("float", "complex") or (natural.kind == "c" and wanted.kind != "c"):
         wanted = natural
@@ -175,7 +175,7 @@ def _mapped(operands: Any, dims: Any, *, call: Call, names: tuple[str, ...]) -> 
     terms where the product itself is the same for each.
     """
     size = next(x.shape[dim] for x, dim in zip(operands, dims) if dim is not None)
-    given = dict(zip(names, operands[2:]))
+    others = dict(zip(names, operands[2:]))
     mapped = {name: dim for name, dim in zip(names, dims[2:]) if dim is not None}
     a, b = map(_first, operands[:2], dims[:2])
     one = dims[0] is None and dims[1] is None
@@ -183,18 +183,18 @@ def _mapped(operands: Any, dims: Any, *, call: Call, names: tuple[str, ...]) -> 
         a, one = jnp.broadcast_to(a, (size, *a.shape[1:])), False
     late = {name for name in mapped if one or name not in STACKED}
     inner = {
-        name: _first(x, mapped.get(name)) if name in STACKED else x for name, x in given.items() if name not in late
+        name: _first(x, mapped.get(name)) if name in STACKED else x for name, x in others.items() if name not in late
     }
     if not late:
         results = fuse(call, a, b, inner)
         return results, (0,) * len(results)
     wide = _epilogue_dtype(a, b, call)
     (x,) = fuse(call.sum(wide), a, b, _of_sum(inner, wide))
-    after = {name: _aligned(jnp.moveaxis(given[name], mapped[name], 0), x.ndim) for name in late}
+    after = {name: _aligned(jnp.moveaxis(others[name], mapped[name], 0), x.ndim) for name in late}
     for name, term in after.items():
         if OPERANDS[name].role == "term":
             x = x + _scaled(term.astype(wide), call.factor(name))
-    results = _finish(call, x, {**given, **after}.get("scale_out"))
+    results = _finish(call, x, {**others, **after}.get("scale_out"))
     return tuple(jnp.broadcast_to(y, (size, *y.shape[1:])) for y in results), (0,) * len(results)
 
 
@@ -270,13 +270,13 @@ def _factored(x: Array, scale: Array | None, of_x: Any, of_scale: Any, wide: Any
 
 def _tangent(call: Call, primals: Any, tangents: Any, wide: Any) -> Array:
     """The tangent of the sum before the activation, in the dtype ``wide``."""
-    a, b, given = primals
+    a, b, others = primals
     of_a, of_b = (None if isinstance(x, SymbolicZero) else x for x in tangents[:2])
     moved = {name: x for name, x in tangents[2].items() if not isinstance(x, SymbolicZero)}
     rounded = call.dtype if np.dtype(wide).itemsize > np.dtype(call.dtype).itemsize else None
     alone = call.sum(wide)._replace(beta=0, rounded=rounded)
-    left, of_left = _factored(a, given.get("scale_a"), of_a, moved.get("scale_a"), wide)
-    right, of_right = _factored(b, given.get("scale_b"), of_b, moved.get("scale_b"), wide)
+    left, of_left = _factored(a, others.get("scale_a"), of_a, moved.get("scale_a"), wide)
+    right, of_right = _factored(b, others.get("scale_b"), of_b, moved.get("scale_b"), wide)
     parts = [] if of_left is None else [product.bind(of_left, right, call=alone)]
     parts += [] if of_right is None else [product.bind(left, of_right, call=alone)]
     for name, x in moved.items():

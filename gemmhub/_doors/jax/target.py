@@ -20,7 +20,7 @@ _LACKING = {
 }
 """The oldest versions that serve, and what earlier ones lack."""
 _VERSIONS = "jax 0.9.1 or later, jax-tvm-ffi 0.1.3, apache-tvm-ffi 0.1.13 or later, Python 3.11 or later"
-"""What pyproject.toml allows. A jax-tvm-ffi is built for one version of XLA's interface, and an older jax refuses its
+"""Versions that pyproject.toml allows. A jax-tvm-ffi is built for one version of XLA's interface; older jax refuse its
 functions: 0.1.3 needs jax 0.9.1.
 """
 
@@ -73,9 +73,9 @@ def _register(platform: str) -> str:
 
 def _unfit(why: str) -> InputError:
     """The error for installed versions that do not work together."""
-    found = ", ".join(f"{x} {_version(x)}" for x in ("jax", *_LACKING))
+    installed = ", ".join(f"{x} {_version(x)}" for x in ("jax", *_LACKING))
     return InputError(
-        "a, b", f"arrays that JAX traces, with {found} ({why})", _VERSIONS,
+        "a, b", f"arrays that JAX traces, with {installed} ({why})", _VERSIONS,
         "pip install 'jax>=0.9.1' 'jax-tvm-ffi==0.1.3' 'apache-tvm-ffi>=0.1.13', or call gemmhub outside of the traced "
         "function",
     )  # fmt: skip
@@ -90,19 +90,19 @@ def _run(number: int, arrays: tuple[Any, ...], stream: Any = None) -> None:
         raise RuntimeError("a program that another process traced: gemmhub's products run where they were traced")
     alpha, beta, activation, options, pre, names = _calls[number]
     (a, b, *rest), (out, *before) = arrays[: 2 + len(names)], arrays[2 + len(names) :]
-    given = {**dict(options), **dict(zip(names, rest))}
-    if "c" in given:
-        given["beta"] = beta
+    arguments = {**dict(options), **dict(zip(names, rest))}
+    if "c" in arguments:
+        arguments["beta"] = beta
     if pre:
-        (given["pre_activation"],) = before
+        (arguments["pre_activation"],) = before
     if alpha != 1:
-        given["alpha"] = alpha
+        arguments["alpha"] = alpha
     if activation is not None:
-        given["activation"] = activation
+        arguments["activation"] = activation
     if stream is not None:
-        given["stream"] = stream
+        arguments["stream"] = stream
     try:
-        api.matmul(a, b, out=out, **given)
+        api.matmul(a, b, out=out, **arguments)
     except Exception as error:
         raise RuntimeError(f"{type(error).__name__}: {error}") from None
 
@@ -110,13 +110,13 @@ def _run(number: int, arrays: tuple[Any, ...], stream: Any = None) -> None:
 class _Memory:
     """A buffer of the runtime as the array interface of NumPy, or of CUDA."""
 
-    def __init__(self, x: Any, kind: str) -> None:
+    def __init__(self, x: Any, attribute: str) -> None:
         dtype = dtypes.as_dtype(str(x.dtype))
         self.shape, self.dtype = tuple(x.shape), dtype
         code = f"|V{dtype.itemsize}" if dtype.name in dtypes.ML_DTYPES else dtype.str
         pointer = x.data_ptr() if callable(x.data_ptr) else x.data_ptr
         interface = {"shape": self.shape, "typestr": code, "data": (pointer, False), "version": 3}
-        setattr(self, kind, interface)
+        setattr(self, attribute, interface)
 
 
 def _run_on_cpu(number: int, *buffers: Any) -> None:

@@ -40,11 +40,11 @@ FORMAT = 1
 _PATIENCE = 30.0
 """Seconds to wait for other writers, each of which needs milliseconds."""
 
-_MOST_BYTES = 32 * 2**20
-"""The most bytes of a record file that calls read: about 80 000 records."""
+_MAX_BYTES = 32 * 2**20
+"""Maximum number of bytes of a record file that calls read: about 80 000 records."""
 
-_MOST_FAILURE = 500
-"""The most characters of a failure that a record keeps: a compiler may say more."""
+_MAX_FAILURE = 500
+"""Maximum number of characters of a failure that a record keeps: a compiler's output may be longer."""
 
 
 @dataclass(frozen=True)
@@ -131,18 +131,18 @@ def record(
     problem: GemmProblem, backend: str, candidate: str, seconds: float, ready: Ready, load: float | None = None,
     failure: str = "",
 ) -> Record:  # fmt: skip
-    """A record of a measurement made now, by this thread. One with a ``failure`` counts as infinitely slow."""
+    """A new record of a measurement by this thread. One with a ``failure`` counts as infinitely slow."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     load = None if load is None else round(load, 2)
     return Record(
         problem.key, str(problem.device), backend, candidate, math.inf if failure else seconds, dict(ready.versions),
-        now, threads=_threads(problem, ready), load=load, failure=failure[:_MOST_FAILURE],
+        now, threads=_threads(problem, ready), load=load, failure=failure[:_MAX_FAILURE],
     )  # fmt: skip
 
 
 def _threads(problem: GemmProblem, ready: Ready) -> str:
-    """The thread limits that a record of ``problem`` is made, and used, under."""
-    if problem.device.kind != "cpu":
+    """The thread limits under which a record of ``problem`` is written, and used."""
+    if problem.device.type != "cpu":
         return ""
     threads = guarded(ready.threads, "threads()", "")
     return threads if isinstance(threads, str) else "unknown"
@@ -188,17 +188,17 @@ def parse_line(line: str | bytes) -> Record | str:
 
 def read(path: Path) -> RecordFile:
     """Read every valid record of ``path``; a missing file has none. RecordError where unreadable."""
-    found = RecordFile()
+    content = RecordFile()
     for number, line in enumerate(_content(path).decode("utf-8", "surrogateescape").split("\n"), 1):
         if not line.strip():
             continue
         parsed = parse_line(line)
         if isinstance(parsed, Record):
-            found.add(parsed)
+            content.add(parsed)
         else:
-            found.skipped.append(f"{path}:{number}: {parsed}")
-            found.unread.append(line)
-    return found
+            content.skipped.append(f"{path}:{number}: {parsed}")
+            content.unread.append(line)
+    return content
 
 
 def _content(path: Path, limit: int = -1) -> bytes:
@@ -325,17 +325,17 @@ class _Index:
             lines = self._lines.get(key)
             if lines is None:
                 return []
-            found = RecordFile()
+            content = RecordFile()
             for line in lines:
                 parsed = parse_line(line)
                 if isinstance(parsed, Record) and parsed.problem == problem:
-                    found.add(parsed)
-            known = self._parsed[key] = found.all
+                    content.add(parsed)
+            known = self._parsed[key] = content.all
         return known
 
-    def add(self, found: Iterable[Record]) -> None:
+    def add(self, records: Iterable[Record]) -> None:
         """Add records of this process, which replace those of the same identity."""
-        for entry in found:
+        for entry in records:
             kept = [x for x in self.of(entry.problem) if x.identity != entry.identity]
             key = self._key(entry.problem)
             self._parsed[key] = [*kept, entry]
@@ -369,35 +369,35 @@ def _in_force() -> bytes:
     if where is None:
         return b""
     try:
-        content = _content(where, _MOST_BYTES + 1)
+        content = _content(where, _MAX_BYTES + 1)
     except RecordError as error:
         if config.root().records != "default":
             raise
         _log.warning("no tuning records: %s", error)
         return b""
-    if len(content) > _MOST_BYTES:
+    if len(content) > _MAX_BYTES:
         _log.warning(
             "%s: only the first %d MiB of these tuning records are used; name another file, or remove the lines that "
-            "are not needed", where, _MOST_BYTES >> 20,
+            "are not needed", where, _MAX_BYTES >> 20,
         )  # fmt: skip
-        content = content[: content.rfind(b"\n", 0, _MOST_BYTES) + 1]
+        content = content[: content.rfind(b"\n", 0, _MAX_BYTES) + 1]
     return content
 
 
-def put(found: Iterable[Record]) -> None:
-    """Use the records ``found`` in this process, and write them to the file in force where possible.
+def put(records: Iterable[Record]) -> None:
+    """Use ``records`` in this process, and write them to the file in force where possible.
 
     Unlike :func:`write` it never raises for a file that cannot be written: it logs a warning.
     """
-    found = list(found)
+    records = list(records)
     where = path()
     if where is not None:
         try:
-            write(where, found)
+            write(where, records)
         except RecordError as error:
             _log.warning("measured, but not recorded: %s", error)
     with _loaded_lock:
-        _index().add(found)
+        _index().add(records)
 
 
 def sizes() -> Set[tuple[int, ...]]:
@@ -412,16 +412,18 @@ def measured(problem: GemmProblem) -> bool:
 
 
 def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]) -> Record | None:
-    """Return the fastest record for this problem, backend, device and exactly these versions and thread limits, of a
-    given candidate. One that failed is returned where there is no other.
+    """Return the fastest record of ``candidates`` for this problem, backend, device and exactly these versions and
+    thread limits. One that failed is returned where there is no other.
     """
     if not measured(problem):
         return None
-    found = [entry for entry in _index().of(problem.key) if entry.backend == backend and entry.candidate in candidates]
-    if not found:
+    matching = [
+        entry for entry in _index().of(problem.key) if entry.backend == backend and entry.candidate in candidates
+    ]
+    if not matching:
         return None
     here = str(problem.device), _threads(problem, ready), ready.versions
-    usable = [entry for entry in found if (entry.device, entry.threads, entry.versions) == here]
+    usable = [entry for entry in matching if (entry.device, entry.threads, entry.versions) == here]
     return min(usable, key=lambda entry: entry.seconds, default=None)
 
 
@@ -429,10 +431,10 @@ def unused(backend: str, problem: GemmProblem, ready: Ready) -> str:
     """Return a clause on why :func:`lookup` does not use an existing record; empty where there is none."""
     if not measured(problem):
         return ""
-    found = [entry for entry in _index().of(problem.key) if entry.backend == backend]
-    if not found:
+    matching = [entry for entry in _index().of(problem.key) if entry.backend == backend]
+    if not matching:
         return ""
-    entry = max(found, key=lambda entry: entry.recorded)
+    entry = max(matching, key=lambda entry: entry.recorded)
     then, now = {**entry.versions, "threads": entry.threads}, {**ready.versions, "threads": _threads(problem, ready)}
     differing = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
     parts = [f"{name} {then.get(name) or 'unknown'}" for name in differing]

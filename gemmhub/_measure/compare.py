@@ -51,7 +51,7 @@ class Compared:
 
     @property
     def summary(self) -> str:
-        """The first line of the remark, which may be a compiler's whole output."""
+        """The first line of the remark, which may be all of a compiler's output."""
         return self.remark.partition("\n")[0]
 
 
@@ -98,12 +98,12 @@ def shown(number: float) -> str:
 
 @dataclass(frozen=True)
 class _Side:
-    """The call in the form for one group of backends: with operands where they are, or on the host."""
+    """The call for one group of backends: with its operands on their device, or on the host."""
 
     call: Call
     a: Any
     b: Any
-    asked: Request
+    request: Request
 
 
 @memory_errors
@@ -134,8 +134,8 @@ def compare(
     Examples
     --------
     >>> a = np.ones((40, 50), np.float32)
-    >>> found = gemmhub.compare(a, a.T, backends=["numpy"])
-    >>> bool(found), found.deviating
+    >>> comparison = gemmhub.compare(a, a.T, backends=["numpy"])
+    >>> bool(comparison), comparison.deviating
     (True, ())
     """
     if "out" in options:
@@ -146,55 +146,55 @@ def compare(
             "omit out=: each backend allocates its own result",
         )
     if registered.deferring or registered.doors:
-        given: dict[str, Any] = {"backends": backends, "seed": seed, **options}
-        deferred = registered.deferred("compare", (a, b), given)
+        arguments: dict[str, Any] = {"backends": backends, "seed": seed, **options}
+        deferred = registered.deferred("compare", (a, b), arguments)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
     named = _named(backends)
     generator(seed)  # before anything is computed
     with locks.deciding:
-        asked = request(options)
-        found = describe.describe(a, b, None, asked)
-        here = _Side(found, a, b, describe.beside(found.arrays, asked))
+        parsed = request(options)
+        described = describe.describe(a, b, None, parsed)
+        here = _Side(described, a, b, describe.beside(described.arrays, parsed))
         call = here.call
-        able = {x.entry.name: (x, here) for x in decide.able_backends(call.problem)}
-    names = named or tuple(able)
-    if call.problem.device.kind != "cpu" and call.problem.packed_by is None and (not named or HOST in named):
+        eligible = {x.entry.name: (x, here) for x in decide.eligible_backends(call.problem)}
+    names = named or tuple(eligible)
+    if call.problem.device.type != "cpu" and call.problem.packed_by is None and (not named or HOST in named):
         host = _host_side(here)
-        numpy = next((x for x in decide.able_backends(host.call.problem) if x.entry.name == HOST), None)
+        numpy = next((x for x in decide.eligible_backends(host.call.problem) if x.entry.name == HOST), None)
         if numpy is not None and (named or (numpy.seconds or 0.0) <= _REFERENCE_SECONDS):
-            able[HOST] = numpy, host
+            eligible[HOST] = numpy, host
             names = names if named else (*names, HOST)
     for name in names:
-        if name not in able:
-            raise InputError("backends", f"{name!r} cannot: {_reason(name, call)}", ", ".join(able))
+        if name not in eligible:
+            raise InputError("backends", f"{name!r} cannot: {_reason(name, call)}", ", ".join(eligible))
     rows: list[Compared] = []
     first: Any = None
     for name in names:
         progress.report(name)
-        backend, side = able[name]
-        problem, settings = side.call.problem, side.asked.settings
+        backend, side = eligible[name]
+        problem, settings = side.call.problem, side.request.settings
         kernel = decide.prepared(backend, backend.candidate, problem, settings)
         if isinstance(kernel, Refusal):
             rows.append(Compared(name, False, "failed", nan, nan, kernel.reason))
             continue
         try:
-            result = bind.run_once(side.call, name, kernel, side.a, side.b, side.asked)
+            result = bind.run_once(side.call, name, kernel, side.a, side.b, side.request)
         except GemmhubError as error:
             rows.append(Compared(name, False, "failed", nan, nan, str(error)))
             continue
-        ok, ratio, remark = check_result(side.call, side.asked, result, seed)
+        ok, ratio, remark = check_result(side.call, side.request, result, seed)
         result = side.call.arrays.to_host(result)
         first = result if first is None and ok else first
         remark = remark if side is here else ", ".join(filter(None, ("on the host", remark)))
         rows.append(Compared(name, ok, "right" if ok else "wrong", ratio, _difference(result, first), remark))
-    unable = [] if named else [name for name in asked.settings.backend if name not in able]
-    rows += [Compared(name, False, "cannot", nan, nan, _reason(name, call)) for name in unable]
+    refusing = [] if named else [name for name in parsed.settings.backend if name not in eligible]
+    rows += [Compared(name, False, "cannot", nan, nan, _reason(name, call)) for name in refusing]
     return Comparison(str(call.problem), tuple(rows))
 
 
 def _reason(name: str, call: Call) -> str:
-    """Why backend ``name`` cannot run ``call``; as a forced backend it is asked for any kind of device."""
+    """Why backend ``name`` cannot run ``call``. Forcing it also asks backends of other device types."""
     try:
         verdict = decide.decide(call.problem, Settings(backend=(name,), forced=True))[name]
     except InputError as error:
@@ -218,12 +218,12 @@ def _named(backends: Any) -> tuple[str, ...]:
 def _host_side(here: _Side) -> _Side:
     """The call of ``here`` with copies of its operands on the host."""
     call = here.call
-    if here.asked.stream is not None:
-        call.arrays.synchronize()  # copies are made on the current stream
+    if here.request.stream is not None:
+        call.arrays.synchronize()  # the copies run on the current stream
     fetch = call.arrays.to_host
     a, b = fetch(call.a.owner), fetch(call.b.owner)
-    asked = hosted(here.asked, fetch)
-    return _Side(describe.describe(a, b, None, asked), a, b, asked)
+    parsed = hosted(here.request, fetch)
+    return _Side(describe.describe(a, b, None, parsed), a, b, parsed)
 
 
 def _difference(result: Any, first: Any) -> float:
@@ -235,17 +235,17 @@ def _difference(result: Any, first: Any) -> float:
 
 
 def check_result(
-    call: Call, asked: Request, result: Any, seed: int | None = None, samples: int | None = None
+    call: Call, request: Request, result: Any, seed: int | None = None, samples: int | None = None
 ) -> tuple[bool, float, str]:
     """Check ``result``; return (whether it is correct, worst error over bound, remark).
 
     ``samples`` limits the check to so many random elements.
     """
     problem, arrays = call.problem, call.arrays
-    if problem.device.kind != "cpu" and asked.stream is not None:
+    if problem.device.type != "cpu" and request.stream is not None:
         arrays.synchronize()  # the check reads on the current stream
     if problem.packed_by is not None:
         return True, 0.0, "not checked"
     native = np.asarray(arrays.to_host(result))
-    found = examine(on_host(call, asked), asked, native, seed=seed, samples=samples)
-    return found.ok, found.worst, "" if found.ok else found.reason
+    verdict = examine(on_host(call, request), request, native, seed=seed, samples=samples)
+    return verdict.ok, verdict.worst, "" if verdict.ok else verdict.reason

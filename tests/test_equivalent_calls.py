@@ -10,7 +10,7 @@ import pytest
 from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
 from gemmhub.layout import MatrixLayout
-from gemmhub.lowering import flipped, lower, readings, with_bias
+from gemmhub.lowering import equivalent_calls, flipped, lower, with_bias
 from gemmhub.operands import Operands
 from gemmhub.problem import Bias, GemmProblem, Operand
 
@@ -60,7 +60,7 @@ def result(call, a, b, size):
 def test_every_reading_is_the_product(order, orders, sizes, batch, rng):
     asked, (m, n, k), count = problem(*sizes, orders, batch), sizes, int(np.prod(batch))
     a, b = rng.random(count * m * k), rng.random(count * k * n)
-    calls = readings(asked, order)
+    calls = equivalent_calls(asked, order)
     assert {call.order for call in calls} == {order}
     assert len(calls) == (2 if 1 in (m, n) else 1)
     expected = result(lower(asked), a, b, count * m * n)
@@ -77,7 +77,7 @@ def test_every_reading_is_the_product(order, orders, sizes, batch, rng):
 @pytest.mark.parametrize("stored", ["r", "c"])
 def test_a_bias_goes_along_contiguous_elements(order, axis, stored):
     asked = problem(3, 4, 5, "rr" + stored, axis=axis)
-    call = with_bias(readings(asked, order), asked, "a library")
+    call = with_bias(equivalent_calls(asked, order), asked, "a library")
     if (axis, stored) in (("n", "r"), ("m", "c")):
         assert call.bias_axis == ("n" if order == "row" else "m")
     else:
@@ -85,18 +85,18 @@ def test_a_bias_goes_along_contiguous_elements(order, axis, stored):
         assert f"an element per {per} of the result: a library adds it to {major}-major" in call.reason
         assert f"pass a {major}-major out" in call.remedy
     plain = problem(3, 4, 5)
-    assert not isinstance(with_bias(readings(plain, order), plain, "a library"), Refusal)
+    assert not isinstance(with_bias(equivalent_calls(plain, order), plain, "a library"), Refusal)
 
 
 def test_a_result_of_one_row_takes_either_bias():
     for axis in ("m", "n"):
         asked = problem(1, 4, 5, axis=axis)
-        call = with_bias(readings(asked, "col"), asked, "a library")
+        call = with_bias(equivalent_calls(asked, "col"), asked, "a library")
         assert call.bias_axis == "m"
 
 
 def test_what_lower_refuses_is_refused():
     asked = problem(3, 4, 5)
     odd = replace(asked, a=replace(asked.a, layout=MatrixLayout(3, 5, 20, 2)))
-    assert readings(odd, "col") == lower(odd, "col")
-    assert isinstance(readings(odd, "row"), Refusal)
+    assert equivalent_calls(odd, "col") == lower(odd, "col")
+    assert isinstance(equivalent_calls(odd, "row"), Refusal)

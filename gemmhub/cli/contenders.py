@@ -14,11 +14,11 @@ from time import perf_counter
 from typing import Any
 
 from gemmhub import api
-from gemmhub._arrays.by_name import one_line
 from gemmhub._arrays.torch.operands import TorchArrays
 from gemmhub._call.options import Options
 from gemmhub._check.spot_check import SpotCheck, spot_check
 from gemmhub.array_library import ArrayLibrary
+from gemmhub.cli.by_name import one_line
 from gemmhub.dtypes import DType, info, permits_tf32
 from gemmhub.errors import AllocationError, BackendError, GemmhubError, InputError, NoBackendError
 from gemmhub.problem import GemmProblem
@@ -55,9 +55,9 @@ class Product:
         """Whether ``result`` is the product (its first ``rows`` rows)."""
         m, n, k = self.problem.m, self.problem.n, self.problem.k
         samples = _SAMPLES if m * n + m * k + n * k > _CHECK_WHOLE else None
-        found = self.arrays.to_host(result)
+        host_result = self.arrays.to_host(result)
         precision: Any = self.problem.precision
-        return spot_check(self.a_host[:rows], self.b_host, found, precision=precision, samples=samples)
+        return spot_check(self.a_host[:rows], self.b_host, host_result, precision=precision, samples=samples)
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,13 @@ def library_matmul(product: Product) -> Contender | Excluded:
     arrays, problem = product.arrays, product.problem
     name, a, b = f"{arrays.name}.matmul", product.a, product.b
     matmul = sys.modules[arrays.name].matmul
-    kinds = {info(x).kind for x in (problem.a.dtype, problem.out.dtype)}
+    dtype_classes = {info(x).kind for x in (problem.a.dtype, problem.out.dtype)}
     rows = problem.m
     try:
         own: DType = arrays.view(matmul(a[:1, :1], b[:1, :1]), "out").dtype
-        result = problem.out.dtype if kinds <= {"int", "uint"} and arrays.name != "torch" else own
+        result = problem.out.dtype if dtype_classes <= {"int", "uint"} and arrays.name != "torch" else own
         extra: dict[str, Any] = {"dtype": result, "casting": "unsafe"} if result != own else {}
-        if arrays.device.kind == "cpu" and own.name not in _BLAS and rows > _PROBE_ROWS:
+        if arrays.device.type == "cpu" and own.name not in _BLAS and rows > _PROBE_ROWS:
             start = perf_counter()
             matmul(a[:_PROBE_ROWS], b, **extra)
             call_time = (perf_counter() - start) / _PROBE_ROWS * rows
@@ -186,7 +186,7 @@ def rounding_of_torch(arrays: ArrayLibrary, precision: str) -> Iterator[None]:
 
 def _torch_float32(arrays: ArrayLibrary) -> Any:
     """The object with torch's setting for rounding float32 operands; None for other libraries and devices."""
-    if isinstance(arrays, TorchArrays) and arrays.device.kind == "cuda":
+    if isinstance(arrays, TorchArrays) and arrays.device.type == "cuda":
         return arrays.module.backends.cuda.matmul
     return None
 

@@ -13,7 +13,7 @@ from gemmhub._doors.dask.operands import Product
 
 
 @dataclass(frozen=True)
-class Outlook:
+class CostEstimate:
     """The blocks of a product of Dask arrays and their estimated cost. Prints as text; :meth:`to_dict` for programs."""
 
     shape: tuple[int, ...]
@@ -38,10 +38,10 @@ class Outlook:
         lines.extend(f"rechunks {text}" for text in blocking.rechunked)
         if not blocking.rechunked:
             lines.append("rechunks nothing")
-        place = f"{workers.workers} workers of {workers.threads_a_worker} threads"
+        processes = f"{workers.workers} workers of {workers.threads_a_worker} threads"
         if workers.workers == 1:
-            place = f"1 process of {workers.threads} threads"
-        lines.append(f"moves at most {format_bytes(blocking.moved)} between {place}")
+            processes = f"1 process of {workers.threads} threads"
+        lines.append(f"moves at most {format_bytes(blocking.moved)} between {processes}")
         limit = f" of {format_bytes(workers.memory)}" if workers.memory else ""
         lines.append(
             f"memory a worker: {format_bytes(blocking.working_set)}{limit} for running tasks, and "
@@ -58,7 +58,7 @@ def _cut(chunks: tuple[int, ...]) -> str:
     return f"{sum(chunks)} in {len(chunks)} of up to {max(chunks)}"
 
 
-def outlook(asked: Product, blocking: Blocking, workers: Cluster) -> Outlook:
-    """The outlook for a product with this blocking."""
-    blocking = estimated(asked, blocking, workers)
-    return Outlook(asked.shape, str(asked.out_dtype), str(asked.accumulator), blocking, workers, asked.whole_k)
+def estimate(call: Product, blocking: Blocking, workers: Cluster) -> CostEstimate:
+    """The estimate for a product with this blocking."""
+    blocking = estimated(call, blocking, workers)
+    return CostEstimate(call.shape, str(call.out_dtype), str(call.accumulator), blocking, workers, call.whole_k)

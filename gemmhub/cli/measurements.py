@@ -18,14 +18,14 @@ from typing import Any, cast
 import numpy as np
 
 import gemmhub
-from gemmhub._arrays import by_name
 from gemmhub._base import markup, units
 from gemmhub._base.timing import Timing, host_times, interleave, rotation
 from gemmhub._call.options import Options
-from gemmhub._measure import contenders
-from gemmhub._measure.contenders import LIBRARY_MATMULS, Contender, Excluded, Product
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.dtypes import DType, as_dtype, info
+from gemmhub.cli import by_name, contenders
+from gemmhub.cli.contenders import LIBRARY_MATMULS, Contender, Excluded, Product
+from gemmhub.cli.operands import random_operand
+from gemmhub.dtypes import DType, as_dtype
 from gemmhub.errors import AllocationError, InputError
 
 Array = Any
@@ -124,28 +124,6 @@ class Case:
         return markup.facts([("problem", self.problem)]) + markup.table(header, rows, right=header[1:5])
 
 
-def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
-    """A new operand of standard normal numbers, or integers over the whole range of their type. AllocationError."""
-    try:
-        return _random(rng, shape, dtype)
-    except (MemoryError, ValueError) as error:  # ValueError for sizes beyond the address space
-        sizes = " x ".join(map(str, shape))
-        raise AllocationError(f"no memory for an operand of {sizes} {dtype}: {error}; use smaller sizes") from None
-
-
-def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
-    kind = info(dtype).kind
-    if kind in ("int", "uint"):
-        limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max, shape, dtype=dtype.type, endpoint=True)
-    if kind == "bool":
-        return rng.integers(0, 2, shape).astype(dtype)
-    if kind == "complex":
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
-    wide: Any = np.float64 if dtype.itemsize == 8 else np.float32
-    return rng.standard_normal(shape, dtype=wide).astype(dtype, copy=False)
-
-
 def run_case(
     m: int,
     n: int,
@@ -199,11 +177,13 @@ def run_case(
             ready: list[Contender] = []
             rows: list[Measurement] = []
             for name in _names(product, backends, baseline):
-                found = contenders.library_matmul(product) if name == own else contenders.backend(name, product)
-                if isinstance(found, Excluded):
-                    rows.append(Measurement(found.name, found.kernel, found.verdict, remark=found.remark))
+                contender = contenders.library_matmul(product) if name == own else contenders.backend(name, product)
+                if isinstance(contender, Excluded):
+                    rows.append(
+                        Measurement(contender.name, contender.kernel, contender.verdict, remark=contender.remark)
+                    )
                 else:
-                    ready.append(found)
+                    ready.append(contender)
             clock = arrays.clock()
             sets = _sets(product, [x.out_dtype for x in ready], clock.cache_bytes) if ready else []
             timings = interleave(
@@ -235,7 +215,7 @@ def run_case(
 
 def clock_name(arrays: ArrayLibrary) -> str:
     """The name of the clock for calls on such arrays: "host" or "device events"."""
-    return "host" if arrays.device.kind == "cpu" else "device events"
+    return "host" if arrays.device.type == "cpu" else "device events"
 
 
 def copy_bandwidth(arrays: ArrayLibrary, rounds: int = 5) -> float:
@@ -248,7 +228,7 @@ def copy_bandwidth(arrays: ArrayLibrary, rounds: int = 5) -> float:
         nbytes = int(_COPIED_CACHES * clock.cache_bytes)
         source = by_name.place(np.ones(nbytes, np.uint8), arrays)
         into = arrays.clone(source)
-        if arrays.device.kind == "cpu":
+        if arrays.device.type == "cpu":
             from concurrent.futures import ThreadPoolExecutor
 
             from gemmhub.numpy_backend.probe import cores
@@ -297,7 +277,7 @@ def _result(product: Product, dtype: DType) -> Array:
 def _names(product: Product, backends: Sequence[str], baseline: str) -> list[str]:
     """The contenders' names, the baseline among them."""
     verdicts = gemmhub.explain(product.a, product.b, out=product.out, **product.options).verdicts
-    names = list(dict.fromkeys(backends)) or [v.backend for v in verdicts if v.status in ("chosen", "able")]
+    names = list(dict.fromkeys(backends)) or [v.backend for v in verdicts if v.status in ("chosen", "eligible")]
     return names if baseline in names else [*names, baseline]
 
 
@@ -350,7 +330,7 @@ def _measured(ready: Sequence[Contender], timings: Sequence[Timing], flops: floa
 def _host_times(product: Product, ready: Sequence[Contender], baseline: str) -> list[HostTime]:
     """Host times of each backend's matmul and plan, in turn with the baseline; the baseline itself last."""
     arrays, a, b = product.arrays, product.a, product.b
-    found: list[HostTime] = []
+    times: list[HostTime] = []
     base = next((c for c in ready if c.name == baseline), None)
     of_base: list[float] = []
 
@@ -368,7 +348,7 @@ def _host_times(product: Product, ready: Sequence[Contender], baseline: str) -> 
         beside = rest[0] * base.scale if base is not None else None
         of_base += [] if beside is None else [beside]
         for call, seconds in (("matmul", matmul), ("plan", plan)):
-            found.append(HostTime(contender.name, call, seconds, None if beside is None else beside / seconds))
+            times.append(HostTime(contender.name, call, seconds, None if beside is None else beside / seconds))
     if base is not None and base.name in LIBRARY_MATMULS and of_base:
-        found.append(HostTime(base.name, "itself", min(of_base), 1.0))
-    return found
+        times.append(HostTime(base.name, "itself", min(of_base), 1.0))
+    return times

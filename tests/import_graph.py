@@ -19,8 +19,7 @@ PACKAGES: dict[str, Path] = {
 def _modules(package: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
-        if "_moved" not in parts:  # only old names of others
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
 MODULES = {module: path for package in PACKAGES.values() for module, path in _modules(package)}

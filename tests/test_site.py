@@ -33,8 +33,8 @@ ALIASES = {"Array", "DType", "GROUP", "hookspec"}
 
 
 def public_names() -> list[str]:
-    """What has no leading underscore: of each public module its ``__all__``, or else all that it defines. Modules are
-    read, not imported: the frameworks need not be there.
+    """The names without a leading underscore: of each public module its ``__all__``, or else all that it defines.
+    Modules are read, not imported: the frameworks need not be there.
     """
     found = [f"gemmhub.{name}" for name in gemmhub.__all__]
     modules = [*PACKAGE.glob("[a-z]*.py"), *PACKAGE.glob("kit/[a-z]*.py"), *PACKAGE.glob("kit/native/__init__.py")]

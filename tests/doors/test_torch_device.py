@@ -98,7 +98,7 @@ def test_modes_and_tangents_after_warm_calls():
 
 
 def test_warm_calls_lose_no_gradient():
-    """What was learned inside a recorded product, or under no_grad, does not hold where gradients are wanted."""
+    """Calls learned inside a recorded product, or under no_grad, do not hold where gradients are wanted."""
     x, w = draw(64, 256, dtype=torch.bfloat16), draw(256, 128, dtype=torch.bfloat16, grad=True)
     bias = draw(128, dtype=torch.bfloat16)
     for options in ({}, {"bias": bias}, {"alpha": 0.5}):

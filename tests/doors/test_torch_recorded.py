@@ -158,7 +158,7 @@ def test_wrappers_that_outlived_their_transform(operands):
 
 
 def test_which_operands_need_gradients_may_change_between_calls(rng):
-    """What a node keeps depends on it, and is kept for the next call."""
+    """A node keeps other tensors for them, and the next call of a signature finds which."""
     for wants in ((True, True), (True, False), (False, True), (True, True)):
         a, b = (torch.from_numpy(rng.standard_normal((6, 6)).astype(F32)).requires_grad_(x) for x in wants)
         for _ in range(3):
@@ -231,7 +231,7 @@ def test_zeros_without_memory_are_refused_by_warm_calls():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_alignment_may_change_between_calls(dtype, rng):
-    """Of the elements' own size on the CPU: views from any element, and from any byte."""
+    """Views begin at any element; each is looked up by the low bits of its address."""
     size = np.dtype(dtype).itemsize
     memory = np.zeros(16 * 16 * size + 64, np.uint8)
     b = torch.from_numpy(rng.standard_normal((16, 16)).astype(dtype))

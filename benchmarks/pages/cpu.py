@@ -1,62 +1,99 @@
-"""The tables of docs/cpu.md."""
+"""The table and the figure of docs/cpu.md.
+
+python -m benchmarks.pages.cpu         # writes docs/figures/cpu.svg
+"""
 
 from __future__ import annotations
 
+from math import log2
+from statistics import geometric_mean
+from xml.sax.saxutils import escape
+
 from benchmarks.lib import results
+from benchmarks.lib.cpu_products import SGEMM, Rows, scores
 from benchmarks.pages import tables
 
-_FOLDER = results.FOLDER / "cpu"
-_SPEED = "speed over float32 numpy.matmul"
-_TURN = "SGEMM and it in turn, over alone"
+FIGURE = results.ROOT / "docs" / "figures" / "cpu.svg"
+FILES = sorted((results.FOLDER / "cpu").glob("products_*.json"))
+_LABELS, _BAR, _ROW, _TOP = 200, 340, 16, 64
 
 
-def _lines(found: dict[str, dict[str, float]], form: str = ".2f") -> list[str]:
-    """A row for each contender, a column for each size."""
-    sizes = list(next(iter(found.values())))
-    body = [
-        (name, *(f"{row[size]:{form}}" if size in row else "-" for size in sizes))
-        for name, row in found.items()
-        if name != "float32 numpy.matmul"
+def runs() -> list[tuple[str, Rows]]:
+    """Return the rows of each run of each file, with the processor and its threads."""
+    named = []
+    for path in FILES:
+        file = results.load(path)
+        for run in file["runs"]:
+            count = run["threads"]
+            name = f"{path.stem.partition('_')[2].title()}, {count} thread{'s' * (count > 1)}"
+            named.append((name, [*run["rows"], *run["llama"]]))
+    return named
+
+
+def classes() -> list[str]:
+    """Return a row for each class: the fastest other library's time over gemmhub's, and the speed over SGEMM."""
+    every = runs()
+    names = list(dict.fromkeys(row["class"] for _, rows in every for row in rows))
+    head, columns = ["class"], []
+    for name, rows in every:
+        head += [f"{name}: mean", "lowest", "products", "over SGEMM"]
+        columns.append((scores(rows), _over_sgemm(rows)))
+    body = []
+    for name in sorted(names):
+        line = [name]
+        for ratios, sgemm in columns:
+            mean, low, _, count = ratios.get(name, (None, None, None, 0))
+            line += [_text(mean), _text(low), str(count), _text(sgemm.get(name))]
+        body.append(line)
+    return tables.rows(head, body)
+
+
+def _text(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _over_sgemm(rows: Rows) -> dict[str, float]:
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        if SGEMM in row["us"]:
+            ratios.setdefault(row["class"], []).append(row["us"][SGEMM] / row["us"]["gemmhub"])
+    return {name: geometric_mean(x) for name, x in ratios.items()}
+
+
+def drawn() -> str:
+    """Return an SVG with a bar for each class and run, on a logarithmic scale from 1/4 to 64, and a line at 1."""
+    bars = [(f"{name}", run, mean) for run, rows in runs() for name, (mean, *_) in sorted(scores(rows).items())]
+    height, width = _TOP + _ROW * len(bars) + 16, _LABELS + _BAR + 140
+    one = _LABELS + _at(1)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        '<text x="12" y="22" font-size="15" font-weight="bold">Speed of gemmhub over the fastest other library</text>',
+        '<text x="12" y="42" fill="#555">Geometric means by class, untuned; logarithmic scale</text>',
     ]
-    return tables.rows(("", *sizes), body)
-
-
-def _speeds(name: str) -> list[str]:
-    return _lines(results.load(_FOLDER / f"{name}.json")[_SPEED])
-
-
-def one_core() -> list[str]:
-    """Return speeds on one core of the EPYC."""
-    return _speeds("native_epyc_1core")
-
-
-def epyc() -> list[str]:
-    """Return speeds on two cores of the EPYC."""
-    return _speeds("native_epyc_2cores")
-
-
-def xeon_2() -> list[str]:
-    """Return speeds on two cores of the Xeon."""
-    return _speeds("native_xeon_2cores")
-
-
-def xeon_16() -> list[str]:
-    """Return speeds on sixteen cores of the Xeon."""
-    return _speeds("native_xeon_16cores")
-
-
-def vectors() -> list[str]:
-    """Return GB/s of the matrix in products by a vector."""
-    return _lines(results.load(_FOLDER / "vectors_epyc_2cores.json")["GB/s of the matrix"], ".1f")
-
-
-def in_turn() -> list[str]:
-    """Return what SGEMM and a product in turn take, with and without OPENBLAS_THREAD_TIMEOUT."""
-    quiet, spinning = (results.load(_FOLDER / f"{name}.json")[_TURN] for name in ("amx-2cores-timeout4", "amx-2cores"))
-    sizes = list(quiet["int8 cpu"])
-    body = [
-        (name, *(f"{quiet[name][size]:.2f}" for size in sizes), *(f"{spinning[name][size]:.2f}" for size in sizes))
-        for name in quiet
-        if name in spinning and name.endswith(" cpu")
+    for index, (name, run, mean) in enumerate(bars):
+        y, end = _TOP + _ROW * index, _LABELS + _at(mean)
+        color = "#2b6cb0" if mean >= 1 else "#c05621"
+        lines += [
+            f'<text x="{_LABELS - 8}" y="{y + 12}" text-anchor="end">{escape(name)}</text>',
+            f'<rect x="{min(one, end):.1f}" y="{y + 2}" width="{abs(end - one):.1f}" height="{_ROW - 6}" '
+            f'fill="{color}"/>',
+            f'<text x="{max(one, end) + 6:.1f}" y="{y + 12}">{mean:.2f}, {escape(run)}</text>',
+        ]
+    lines += [
+        f'<line x1="{one:.1f}" x2="{one:.1f}" y1="{_TOP - 6}" y2="{height - 12}" '
+        'stroke="black" stroke-dasharray="3 3"/>',
+        "</svg>",
     ]
-    return tables.rows(("", *sizes, *(f"{size}, spinning" for size in sizes)), body)
+    return "\n".join(lines) + "\n"
+
+
+def _at(ratio: float) -> float:
+    """The position of a ratio on the scale."""
+
+    return _BAR * (log2(min(64, max(0.25, ratio))) + 2) / 8
+
+
+if __name__ == "__main__":
+    FIGURE.write_text(drawn(), encoding="utf-8")

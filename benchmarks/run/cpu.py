@@ -1,47 +1,47 @@
-"""Half, bfloat16 and int8 products against float32 SGEMM, in one run: the built-in backend and gemmhub-cpu.
+"""Products of a CPU by gemmhub and by each library that is installed, by class, on one thread and on all.
 
-    python -m benchmarks.run.cpu [--sizes 512 1024 2048 4096] [--rounds 9] [--others] [--mkl FILE] [--json FILE]
-    python -m benchmarks.run.cpu --vectors [--sizes 1024 8192] [--rounds 9] [--json FILE]
+    python -m benchmarks.run.cpu [--seconds 240] [--threads 1 0] [--classes TEXT] [--json FILE]
 
-Square operands in C order, random data, a new result each call, everything included. Every contender is
-timed in every round; ratios are speed over ``numpy.matmul`` in float32 (median over rounds of the ratio in
-each round). The second table alternates SGEMM with each product and compares the time of the pair with what
-both take alone: what pools of threads cost their neighbours. OpenBLAS's threads spin for about 0.1 s after a
-call, on cores that others then want; OPENBLAS_THREAD_TIMEOUT=4 in the environment shortens that to microseconds.
-``--cpu-time`` takes the CPU time of the process in place of the time of the clock, for one core of a machine that has
-other work (``taskset -c 1``, OPENBLAS_NUM_THREADS and OMP_NUM_THREADS 1).
-``--others`` adds the kernels of torch and of numkong, called directly, where they are installed, and with ``--mkl``
-those of MKL, whose libmkl_rt FILE is. ``--vectors`` times products of square matrices by a vector instead, in GB/s of
-the matrix, beside NumPy's reading it in as many threads as there are cores.
+Libraries: torch, MKL and numkong, each left out with a line where it is not installed, and NumPy. The classes are those
+of benchmarks/lib/cpu_products.py, and two layers of a Llama in bfloat16, plain and by ``gemmhub.torch.accelerate``
+with packed weights. All libraries of a product take turns; medians are compared. A library that takes twenty times as
+long as gemmhub is timed once, and one that takes ten times not with larger products of its class. Small products come
+first. Each number of threads (0: all) has a process of its own, on so many processors; one thread is timed by the
+process's CPU time.
+The score of a class is the geometric mean of the fastest other library's time over gemmhub's. ``estimate`` compares
+gemmhub's time with what it expected: the constants of gemmhub_cpu/model.py are fitted by it.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
+import json
 import os
-import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 import gemmhub
-from benchmarks.lib import results
-from gemmhub._base.timing import CLOCK, HostClock, interleave
+from benchmarks.lib import cpu_libraries, results
+from benchmarks.lib.cpu_products import SGEMM, Product, Rows, products, scores
+from gemmhub._base.timing import CLOCK, HostClock
 from gemmhub.numpy_backend.probe import cores
 
-DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "int8": np.dtype(np.int8), "float16": np.dtype(np.float16)}
+_MOST_ROUNDS, _FEWEST_ROUNDS = 15, 3
+_SLOW = 20
+_LLAMA = 0.12
+"""Part of the time that the model takes."""
 
 
 class CpuClock(HostClock):
-    """The CPU time of the process."""
+    """The CPU time of the process, for one thread: other processes do not count."""
 
     def measure(self, call: Callable[[], object], repeats: int) -> float:
         start = time.process_time()
@@ -50,182 +50,166 @@ class CpuClock(HostClock):
         return (time.process_time() - start) / repeats
 
 
-def contenders(size: int, names: list[str]) -> dict[str, Callable[[], object]]:
-    """Every contender at this size."""
-    rng = np.random.default_rng()
-    wide = [rng.standard_normal((size, size)).astype(np.float32) for _ in range(2)]
-    out = np.empty((size, size), np.float32)
-    calls: dict[str, Callable[[], object]] = {"float32 numpy.matmul": lambda: np.matmul(*wide, out=out)}
-    for dtype_name, dtype in DTYPES.items():
-        a, b = ((x * 20).astype(dtype) for x in wide)
-        for name in names:
-            if gemmhub.explain(a, b, backend=name).chosen is None:  # a gate: too small, say
+class AfterSgemm(HostClock):
+    """Seconds of calls, each of which follows a product of NumPy's BLAS."""
+
+    def __init__(self, clock: HostClock) -> None:
+        self._clock = clock
+        self._a = np.ones((512, 512), np.float32)
+        self._out = np.empty_like(self._a)
+
+    def measure(self, call: Callable[[], object], repeats: int) -> float:
+        total = 0.0
+        for _ in range(repeats):
+            np.matmul(self._a, self._a, out=self._out)
+            total += self._clock.measure(call, 1)
+        return total / repeats
+
+
+def timed(calls: dict[str, Callable[[], object]], seconds: float, clock: HostClock) -> dict[str, float]:
+    """Return the median seconds of each call, in rounds of all of them, for so many seconds. Each was called before."""
+    end = time.perf_counter() + seconds
+    fast = list(calls)
+    once = {name: clock.measure(call, 1) for name, call in calls.items()}
+    repeats = {name: max(1, int(1e-3 / once[name])) for name in fast}
+    samples: dict[str, list[float]] = {name: [] for name in fast}
+    for turn in range(_MOST_ROUNDS):
+        for offset in range(len(fast)):
+            name = fast[(turn + offset) % len(fast)]
+            samples[name].append(clock.measure(calls[name], repeats[name]))
+        if turn + 1 >= _FEWEST_ROUNDS and time.perf_counter() > end:
+            break
+    return {name: median(x) for name, x in samples.items()}
+
+
+def row(product: Product, calls: dict[str, Callable[..., Any]], seconds: float, clock: HostClock) -> dict[str, Any]:
+    """Return the times of one product, and what gemmhub expected. A library that is slow is called twice."""
+    sets = product.operands()
+    contenders, left_out, slow = {}, {}, {}
+    for name, of in calls.items():
+        try:
+            each = [of(product, *operands) for operands in sets]
+            if None in each:
                 continue
-            calls[f"{dtype_name} {name}"] = lambda a=a, b=b, name=name: gemmhub.matmul(a, b, backend=name)
-            packed = gemmhub.pack(b, backend=name)
-            calls[f"{dtype_name} {name} packed"] = lambda a=a, packed=packed: gemmhub.matmul(a, packed)
-    return calls
+            call = cpu_libraries.in_turn(each)
+            first = clock.measure(call, 1)
+            if "gemmhub" in contenders and first > _SLOW * clock.measure(contenders["gemmhub"], 2):
+                slow[name] = min(first, clock.measure(call, 1)) if first < 1 else first
+            else:
+                contenders[name] = call
+        except Exception as error:  # of another library: the run goes on
+            if name == "gemmhub":
+                raise
+            left_out[name] = f"{type(error).__name__}: {error}"[:120]
+    times = {**timed(contenders, seconds, AfterSgemm(clock) if product.after_sgemm else clock), **slow}
+    others = {name: t for name, t in times.items() if name not in ("gemmhub", SGEMM)}
+    a, b, out = sets[0]
+    right = gemmhub.pack(b, m=product.m) if product.packed else b
+    decision = gemmhub.explain(a, right, out=out)
+    estimate = next((x.seconds for x in decision.verdicts if x.backend == decision.chosen), None)
+    return {
+        "class": product.name, "product": product.label, "us": {name: t * 1e6 for name, t in times.items()},
+        "ratio": min(others.values()) / times["gemmhub"] if others else None,
+        "estimate": times["gemmhub"] / estimate if estimate and not product.epilogue else None,
+        **({"left_out": left_out} if left_out else {}),
+    }  # fmt: skip
 
 
-def mkl(size: int, library: Path) -> dict[str, Callable[[], object]]:
-    """MKL's products through ctypes. Its int8 product in row-major order takes an unsigned a: a plus 128."""
-    blas = ctypes.CDLL(str(library))
-    rng = np.random.default_rng()
-    wide = [rng.standard_normal((size, size)).astype(np.float32) for _ in range(2)]
-    row_major, no_transpose, one_offset = 101, 111, 173
-    one, none, nothing = ctypes.c_float(1), ctypes.c_float(0), np.zeros(1, np.int32)
-
-    def floats(name: str, x: Any, y: Any) -> object:
-        out = np.empty((size, size), np.float32)
-        a, b, c = (ctypes.c_void_p(v.ctypes.data) for v in (x, y, out))
-        call = getattr(blas, name)
-        call(row_major, no_transpose, no_transpose, size, size, size, one, a, size, b, size, none, c, size)
-        return out
-
-    def integers(x: Any, y: Any) -> object:
-        out, moved = np.empty((size, size), np.int32), x.view(np.uint8) ^ np.uint8(128)
-        a, b, c, d = (ctypes.c_void_p(v.ctypes.data) for v in (moved, y, out, nothing))
-        blas.cblas_gemm_s8u8s32(
-            row_major, no_transpose, no_transpose, one_offset, size, size, size, one, a, size, ctypes.c_int8(-128),
-            b, size, ctypes.c_int8(0), none, c, size, d,
-        )  # fmt: skip
-        return out
-
-    calls: dict[str, Callable[[], object]] = {}
-    for dtype, name in (("bfloat16", "cblas_gemm_bf16bf16f32"), ("float16", "cblas_gemm_f16f16f32")):
-        x, y = (v.astype(DTYPES[dtype]) for v in wide)
-        calls[f"{dtype} MKL"] = lambda name=name, x=x, y=y: floats(name, x, y)
-    x, y = ((v * 20).astype(np.int8) for v in wide)
-    calls["int8 MKL"] = lambda x=x, y=y: integers(x, y)
-    return calls
-
-
-def vectors(sizes: list[int], rounds: int) -> dict[str, dict[int, float]]:
-    """GB/s of a matrix in products by a vector, best of the rounds."""
-    rng = np.random.default_rng()
-    table: dict[str, dict[int, float]] = {}
-    with ThreadPoolExecutor(cores()) as pool:
-        for size in sizes:
-            for name, dtype in DTYPES.items():
-                matrix = (rng.standard_normal((size, size), np.float32) * 20).astype(dtype)
-                x = (rng.standard_normal(size) * 20).astype(dtype)
-                parts = np.array_split(matrix.reshape(-1).view(np.uint64), cores())
-                calls: dict[str, Callable[[], object]] = {
-                    f"{name} read by NumPy": lambda parts=parts: list(pool.map(np.max, parts)),
-                    f"{name} matrix @ vector": lambda m=matrix, x=x: gemmhub.matmul(m, x),
-                    f"{name} vector @ matrix": lambda m=matrix, x=x: gemmhub.matmul(x, m),
-                    f"{name} matrix @ vector, numpy": lambda m=matrix, x=x: gemmhub.matmul(m, x, backend="numpy"),
-                }
-                for label, timing in zip(calls, interleave(list(calls.values()), rounds=rounds)):
-                    table.setdefault(label, {})[size] = matrix.nbytes / min(timing.samples) / 1e9
-    return table
-
-
-def others(size: int) -> dict[str, Callable[[], object]]:
-    """The products of torch and numkong, as their users call them: b as it is, results allocated by them."""
-    rng = np.random.default_rng()
-    calls: dict[str, Callable[[], object]] = {}
-    wide = [rng.standard_normal((size, size)).astype(np.float32) for _ in range(2)]
-    if find_spec("torch"):
+def measured(seconds: float, classes: str) -> dict[str, Any]:
+    """Return all rows of this process."""
+    calls, notes = cpu_libraries.libraries()
+    if "torch" in calls:
         import torch
 
-        for kind in (torch.bfloat16, torch.float16):
-            if kind == torch.float16 and size > 512:
-                continue  # without instructions for it, hundreds of times slower
-            x, y = (torch.from_numpy(v).to(kind) for v in wide)
-            calls[f"{str(kind).removeprefix('torch.')} torch"] = lambda x=x, y=y: torch.matmul(x, y)
-        x, y = (torch.from_numpy((v * 20).astype(np.int8)) for v in wide)
-        calls["int8 torch"] = lambda x=x, y=y: torch._int_mm(x, y)
-    if find_spec("numkong"):
-        from gemmhub_cpu.numkong_engine import multiply, pack
+        torch.set_num_threads(cores())
+    clock = CpuClock() if cores() == 1 else CLOCK
+    end = time.perf_counter() + seconds
+    drawn = sorted((x for x in products() if classes in x.name), key=lambda x: x.flops)
+    llama = classes in "llama" and "torch" in calls
+    rows: Rows = []
+    slow: set[tuple[str, str]] = set()  # by class: larger products are not tried
+    for index, product in enumerate(drawn):
+        left = end - time.perf_counter() - llama * _LLAMA * seconds
+        if left <= 0:
+            print(f"the time is over: {len(drawn) - index} products left out", flush=True)
+            break
+        share = left / (len(drawn) - index)
+        here = {name: call for name, call in calls.items() if (product.name, name) not in slow}
+        rows.append(row(product, here, share / 2, clock))  # the other half goes to operands, packing and first calls
+        times = rows[-1]["us"]
+        slow |= {(product.name, name) for name, t in times.items() if t > _SLOW / 2 * times["gemmhub"]}
+        text = "  ".join(f"{name} {t:.0f}" for name, t in times.items())
+        ratio = rows[-1]["ratio"]
+        print(
+            f"{product.name:32} {product.label:44} {'-' if ratio is None else f'{ratio:5.2f}'}  {text} us", flush=True
+        )
+    return {"threads": cores(), "libraries": notes, "rows": rows, "llama": _model(seconds, clock) if llama else []}
 
-        for name, sums in (("bfloat16", np.float32), ("int8", np.int32)):
-            a, b = ((v * 20).astype(DTYPES[name]) for v in wide)
-            out = np.empty((size, size), sums)
-            calls[f"{name} numkong, one thread"] = lambda a=a, b=b, out=out: multiply(
-                a, pack(np.ascontiguousarray(b.T)), out
+
+def _model(seconds: float, clock: HostClock) -> Rows:
+    from benchmarks.lib import cpu_llama
+
+    rows = []
+    for name in cpu_llama.CALLS:
+        calls = cpu_llama.calls(name)
+        for call in calls.values():
+            call()
+        times = timed(calls, _LLAMA * seconds / len(cpu_llama.CALLS) / 2, clock)
+        rows.append({
+            "class": "Llama, two layers", "product": name, "us": {x: t * 1e6 for x, t in times.items()},
+            "ratio": times["torch"] / times["gemmhub"],
+        })  # fmt: skip
+        text = "  ".join(f"{x} {t:.0f}" for x, t in rows[-1]["us"].items())
+        print(f"{rows[-1]['class']:32} {name:44} {rows[-1]['ratio']:5.2f}  {text} us", flush=True)
+    return rows
+
+
+def _in_a_process(threads: int, seconds: float, classes: str) -> dict[str, Any]:
+    """The rows of a process that has so many processors."""
+    before = os.sched_getaffinity(0)
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "rows.json")
+        command = [sys.executable, "-m", "benchmarks.run.cpu", "--rows", str(file), "--seconds", str(seconds)]
+        os.sched_setaffinity(0, sorted(before)[:threads])
+        try:
+            subprocess.run(
+                [*command, "--classes", classes],
+                check=True,
+                env={**os.environ, **limits, "OPENBLAS_THREAD_TIMEOUT": "4"},
             )
-    return calls
-
-
-def alternating(call: Callable[[], object], sgemm: Callable[[], object], rounds: int) -> float:
-    """Median time of SGEMM and ``call`` in turn, over the sum of their times alone."""
-    ratios = []
-    for _ in range(rounds):
-        alone = 0.0
-        for contender in (sgemm, call):
-            time.sleep(0.3)  # until nobody spins
-            contender()
-            alone += min(_once(contender) for _ in range(3))
-        both = min(_once(sgemm) + _once(call) for _ in range(3))
-        ratios.append(both / alone)
-    return statistics.median(ratios)
-
-
-def _once(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def _table(title: str, rows: dict[str, dict[int, float]], sizes: list[int]) -> str:
-    """Labels and a column for each size."""
-    lines = [f"{title:34}" + "".join(f"{size:>8}" for size in sizes)]
-    for label, row in rows.items():
-        lines.append(f"{label:34}" + "".join(f"{row[x]:8.2f}" if x in row else f"{'-':>8}" for x in sizes))
-    return "\n".join(lines)
+        finally:
+            os.sched_setaffinity(0, before)
+        rows: dict[str, Any] = json.loads(file.read_text())
+    return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048, 4096])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--others", action="store_true", help="time torch and numkong, too")
-    parser.add_argument("--mkl", type=Path, help="time the MKL with this libmkl_rt, too")
-    parser.add_argument("--cpu-time", action="store_true", help="take the CPU time of the process")
-    parser.add_argument("--vectors", action="store_true", help="time products by a vector instead")
+    parser.add_argument("--seconds", type=float, default=240, help="of all processes together")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 0], help="0: one for each processor")
+    parser.add_argument("--classes", default="", help="measure only classes whose name contains this")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.vectors:
-        speeds = vectors(arguments.sizes, arguments.rounds)
-        print(_table("GB/s of the matrix", speeds, arguments.sizes))
-        if arguments.json:
-            results.save(arguments.json, **{"GB/s of the matrix": speeds})
+    if arguments.rows:
+        arguments.rows.write_text(json.dumps(measured(arguments.seconds, arguments.classes)))
         return 0
-    names = [s.name for s in gemmhub.backends() if s.state == "ready" and s.name in ("numpy", "cpu")]
-    versions = {s.name: {**s.versions, "features": "; ".join(s.features)} for s in gemmhub.backends() if s.versions}
-    table: dict[str, dict[int, float]] = {}
-    neighbours: dict[str, dict[int, float]] = {}
-    for size in arguments.sizes:
-        calls = contenders(size, names)
-        if arguments.others:
-            calls |= others(size)
-        if arguments.mkl:
-            calls |= mkl(size, arguments.mkl)
-        clock = CpuClock() if arguments.cpu_time else CLOCK
-        timings = interleave(list(calls.values()), clock=clock, rounds=arguments.rounds)
-        base = timings[0].samples
-        for label, timing in zip(calls, timings):
-            ratio = statistics.median(b / t for b, t in zip(base, timing.samples))
-            table.setdefault(label, {})[size] = ratio
-        sgemm = calls["float32 numpy.matmul"]
-        if 1024 <= size <= 2048 and not (arguments.others or arguments.cpu_time):
-            for label, call in calls.items():
-                if "packed" not in label:
-                    neighbours.setdefault(label, {})[size] = alternating(call, sgemm, arguments.rounds)
-    print(_table("speed over float32 numpy.matmul", table, arguments.sizes))
-    small = [size for size in arguments.sizes if 1024 <= size <= 2048]
-    print(_table("\nSGEMM and it in turn, over alone", neighbours, small))
+    counts = list(dict.fromkeys(count or cores() for count in arguments.threads))
+    runs = [_in_a_process(count, 0.92 * arguments.seconds / len(counts), arguments.classes) for count in counts]
+    for run in runs:
+        rows = [*run["rows"], *run["llama"]]
+        print(f"\n{run['threads']} threads: fastest other library over gemmhub, lowest, highest, products")
+        for name, (mean, low, high, count) in scores(rows).items():
+            print(f"{name:32} {mean:6.2f} {low:6.2f} {high:6.2f} {count:4}")
+        print("measured over estimated")
+        for name, (mean, low, high, count) in scores(rows, "estimate").items():
+            print(f"{name:32} {mean:6.2f} {low:6.2f} {high:6.2f} {count:4}")
+    for name, note in runs[0]["libraries"].items():
+        print(f"{name}: {note}")
     if arguments.json:
-        results.save(
-            arguments.json,
-            OPENBLAS_THREAD_TIMEOUT=os.environ.get("OPENBLAS_THREAD_TIMEOUT"),
-            backends=versions,
-            **{
-                "speed over float32 numpy.matmul": table,
-                "SGEMM and it in turn, over alone": neighbours,
-            },
-        )
+        units = gemmhub.backends()["cpu"].features
+        results.save(arguments.json, units=list(units), runs=runs)
     return 0
 
 

@@ -1,6 +1,7 @@
 """Compile the kernels and their self-check into the wheel, where there is g++: without Python's ABI, for this platform.
 
-The wheel is then ``py3-none-manylinux_2_<version>_<machine>``, by the symbols of glibc that the files need.
+The wheel is then ``py3-none-manylinux_2_<version>_<machine>``, by the newest symbols of glibc that the files need;
+old_glibc.h has them linked by their oldest versions.
 It is pure, and the kernels are compiled on first use, where there is no g++, on architectures without kernels, and
 for editable installs.
 """
@@ -18,6 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_OLD_LIBRARIES = ("-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2", "-Wl,--as-needed")
+"""What has the functions of old_glibc.h before glibc 2.34."""
+_OWN_START = ("-nostartfiles", "-DGEMMHUB_OWN_START")
 
 
 class Kernels(BuildHookInterface[Any]):
@@ -39,7 +44,9 @@ class Kernels(BuildHookInterface[Any]):
         included, minors = {}, {0}
         for part in (sources.library(), sources.self_check()):
             made = Path(self._folder.name, part.stem)
-            command = [compiler, *map(str, part.sources), "-o", str(made), *part.flags]
+            old = ["-include", str(Path(self.root, "old_glibc.h")), *_OLD_LIBRARIES]
+            old += _OWN_START if part.suffix == ".bin" else ()
+            command = [compiler, *map(str, part.sources), "-o", str(made), *part.flags, *old]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 self.app.display_warning(f"gemmhub-cpu: a wheel without compiled kernels: {done.stderr[-2000:]}")

@@ -1,12 +1,10 @@
-"""Half precision, bfloat16, fp8 and int8 on CPUs. float32, float64 and complex stay with NumPy's BLAS.
+"""Half precision, bfloat16, fp8 and integers on CPUs. float32, float64 and complex stay with NumPy's BLAS.
 
 The candidates, each gated by what the machine has and by size:
 
-- "native": int8, bfloat16 and float16 by kernels of our own, for AVX2, AVX-512 and AMX;
-- "numkong": bfloat16 where there is a matrix unit (AMX, SME), int8 where there are VNNI or matrix units;
-- "convert": blocks converted by all cores, multiplied by SGEMM. Always there;
-- "torch": bfloat16, float16 and int8, where the caller has torch in the process; only tuning chooses it,
-  because its threads spin and slow down the BLAS calls that follow.
+- "native": int8, bfloat16 and float16 by kernels of our own, for AVX2, AVX-512, AMX and NEON; int32 and int64 for AVX2,
+  which nothing else multiplies faster than NumPy's loops;
+- "convert": blocks converted by all cores, multiplied by SGEMM. Always there.
 
 A product of a packed b has one candidate, "packed": the form that b has decides what multiplies it.
 """
@@ -19,21 +17,18 @@ from typing import ClassVar
 import numpy as np
 
 from gemmhub.backend import BASIC, Array, Backend, Candidate, Kernel, Offer
-from gemmhub.capability import CPU, Ready, Refusal
+from gemmhub.capability import CPU, Absent, Ready, Refusal
 from gemmhub.dtypes import name_of
 from gemmhub.epilogues import ELEMENTWISE
 from gemmhub.numpy_backend.backend import NumpyBackend, blocked_kernel
 from gemmhub.numpy_backend.blocked import work_dtypes
 from gemmhub.problem import GemmProblem
-from gemmhub_cpu import model, native_engine, probe, torch_engine
+from gemmhub_cpu import model, probe
 from gemmhub_cpu.convert import copyto, grain
 from gemmhub_cpu.model import Estimates
 from gemmhub_cpu.native_engine import NativeGemm
-from gemmhub_cpu.numkong_engine import NumkongGemm
 from gemmhub_cpu.units import UNITS, Unit
 
-_MOST_CORES = 4
-"""Beyond, SGEMM scales better than numkong through Python threads: it won on 2 cores and lost on 16 (docs/cpu.md)."""
 _CONVERTED = "converted blocks through SGEMM"
 
 
@@ -41,7 +36,7 @@ class CpuBackend(Backend):
     """See the module."""
 
     name = "cpu"
-    layout_sensitive = True
+    layout_sensitive = False
     by_bucket = True
     takes: ClassVar = {**BASIC, "activation": frozenset(ELEMENTWISE)}
 
@@ -57,15 +52,17 @@ class CpuBackend(Backend):
             self._machine = probe.look()
         return self._machine
 
-    def probe(self) -> Ready:
-        return probe.ready(self.machine)
+    def probe(self) -> Ready | Absent:
+        return probe.elsewhere() or probe.ready(self.machine)
 
     def offer(self, problem: GemmProblem) -> Offer | Refusal:
         refused = self._refused(problem)
         if refused is not None:
             return refused
-        machine, unit, no_numkong = self.machine, self.unit(problem), self._no_numkong(problem)
+        machine, unit = self.machine, self.unit(problem)
         estimates = Estimates(problem)
+        if unit is not None and unit.exact:
+            return self._offer_exact(problem, unit, estimates)
         exact = "exact" if problem.compute_dtype.kind in "iu" else None  # a sum modulo 2**32 has no order
         numpy, converting = self._numpy.seconds(problem), estimates.converted(machine.cores)
         # Never beyond the built-in backend's: it does the same, on one core.
@@ -73,28 +70,20 @@ class CpuBackend(Backend):
         if problem.packed_by is not None:
             if unit is not None:
                 return _packed(unit.name, estimates.native(unit, machine), exact or unit.name)
-            if no_numkong is None:
-                return _packed("numkong", estimates.numkong(machine), exact)
             return _packed(_CONVERTED, convert.seconds, exact)
-        found, gate = [], no_numkong and (machine.why_no_native or no_numkong)
+        candidates = []
+        gate = machine.why_no_native or f"no kernels of its own for {problem.a.dtype} by {problem.b.dtype}"
         if unit is not None:
             seconds = estimates.native(unit, machine)
-            gate = self._no_native(problem, seconds, min(numpy, estimates.converted(1)))
-            if gate is None:
+            gate = self._no_native(problem, seconds, numpy)
+            if not gate:
                 order = None if 1 in (problem.m, problem.n) else unit.name  # vectors are summed in other ways
-                found.append(Candidate("native", seconds, order=exact or order))
-        if no_numkong is None:
-            seconds = estimates.numkong(machine)
-            if not self._by_cost or seconds <= converting:
-                found.append(Candidate("numkong", seconds, order=exact))
-            elif unit is None:
-                gate = "packing b would cost more than it saves"
-        if not found and self._by_cost and not _worth_threads(problem):
-            alone = "the operands are too small for several cores to help with conversion"
-            return Refusal(gate if unit is not None and gate else alone, "use the numpy backend")
-        found.append(convert)
-        if machine.torch and torch_engine.can(problem):
-            found.append(Candidate("torch", order=exact))
+                candidates.append(Candidate("native", seconds, order=exact or order))
+        if not candidates and self._by_cost and not _worth_threads(problem):
+            if unit is None:
+                gate += "; the operands are too small for several cores to help with conversion"
+            return Refusal(gate, "use the numpy backend")
+        candidates.append(convert)
 
         def remark(candidate: str) -> str:
             if candidate == "native" and unit is not None:
@@ -103,12 +92,24 @@ class CpuBackend(Backend):
                 return f"{gate}; {_CONVERTED}" if gate else _CONVERTED
             return candidate
 
-        return Offer(tuple(found), remark)
+        return Offer(tuple(candidates), remark)
+
+    def _offer_exact(self, problem: GemmProblem, unit: Unit, estimates: Estimates) -> Offer | Refusal:
+        """The offer of ``unit``, whose integers BLAS cannot multiply."""
+        seconds = estimates.native(unit, self.machine)
+        if problem.packed_by is not None:
+            return _packed(unit.name, seconds, "exact")
+        if self._by_cost and seconds >= self._numpy.seconds(problem):
+            return Refusal("too small: NumPy's loops end before a call does", "use the numpy backend", any_layout=True)
+        return Offer((Candidate("native", seconds, order="exact"),), lambda name: unit.name)
 
     def _refused(self, problem: GemmProblem) -> Refusal | None:
         """The refusal of what no candidate runs, or runs faster than the built-in backend, whatever the units."""
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
+        unit = self.unit(problem)
+        if unit is not None and unit.exact:
+            return None
         kinds = work_dtypes(problem)
         if kinds is None or problem.a.dtype == problem.b.dtype == problem.out.dtype == kinds[0]:
             return Refusal(
@@ -118,13 +119,10 @@ class CpuBackend(Backend):
                 any_size=True,
             )
         if problem.packed_by is None:
-            if self._by_cost and model.too_small(problem):
-                return Refusal(
-                    "too small: a call of any faster unit takes as long", "use the numpy backend", any_layout=True
-                )
-        elif not _in_32_bits(problem):
+            return None
+        if not _in_32_bits(problem):
             single = replace(problem, compute_dtype=np.dtype(np.int32 if problem.a.dtype.kind == "i" else np.float32))
-            if self.unit(single) is not None or self._no_numkong(single) is None:
+            if self.unit(single) is not None:
                 return Refusal(
                     f"b may be packed for kernels which accumulate in 32 bits, not in {problem.compute_dtype}",
                     "multiply by the unpacked b, or leave out_dtype= and scalars beyond float32 away",
@@ -133,50 +131,30 @@ class CpuBackend(Backend):
 
     def unit(self, problem: GemmProblem) -> Unit | None:
         """The best unit of our own kernels that multiplies such operands here; None where there is none."""
-        names = name_of(problem.a.dtype), name_of(problem.b.dtype)
-        if not _in_32_bits(problem) or names == ("float32", "float32"):
-            return None
-        for unit in UNITS:
-            if unit.name in self.machine.native and _takes(unit, names):
-                return unit
-        return None
+        return next((unit for unit in UNITS if unit.name in self.machine.native and _takes(unit, problem)), None)
 
-    def _no_native(self, problem: GemmProblem, seconds: float, on_one_core: float) -> str | None:
-        """The gate that keeps a unit from ``problem``, by the seconds through it and through blocks converted by one
-        core; None where the unit may run it.
+    def _no_native(self, problem: GemmProblem, seconds: float, numpy: float) -> str:
+        """The gate that keeps a unit from ``problem``, by the seconds through it and through the built-in backend;
+        empty where the unit may run it.
         """
         if not self._by_cost:
-            return None
+            return ""
         halves = "float16" in (name_of(problem.a.dtype), name_of(problem.b.dtype))
-        if problem.n < 4 and not halves and not native_engine.by_vector(problem):
+        if problem.n < 4 and not (halves or model.by_vector(problem) or model.exchanges(problem)):
             return "too few columns for a micro-kernel"
-        return "packing would cost more than it saves" if seconds > on_one_core else None
-
-    def _no_numkong(self, problem: GemmProblem) -> str | None:
-        """The gate that keeps numkong from such operands, whatever their size; None where it may multiply them."""
-        machine, pair = self.machine, (name_of(problem.a.dtype), name_of(problem.b.dtype))
-        if pair not in (("bfloat16", "bfloat16"), ("int8", "int8")):
-            return f"{pair[0]} by {pair[1]}: no library beats conversion"
-        if not machine.numkong:
-            return machine.why_no_numkong or "no numkong"
-        if not _in_32_bits(problem):
-            return f"accumulates in {problem.compute_dtype}"
-        if pair[0] == "bfloat16" and not machine.has(probe.BF16_UNITS):
-            return "bf16: no AMX or SME"
-        if pair[0] == "int8" and not machine.has(probe.INT8_UNITS):
-            return "int8: no VNNI, AMX or dot-product instructions"
-        if self._by_cost and machine.cores > _MOST_CORES:
-            return f"{machine.cores} cores: numkong through Python threads is behind SGEMM on many"
-        return None
+        return "packing would cost more than it saves" if seconds > numpy else ""
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel | Refusal:
-        if candidate == "torch" and self.machine.torch and torch_engine.can(problem):
-            return torch_engine.kernel(problem)
         engine = self._engine(problem, candidate, workspace_limit)
         packed = ", b packed beforehand" if problem.packed_by is not None else ""
         if engine is not None and engine.scratch_bytes:
-            any_size = candidate == "native"
-            return Kernel(engine, engine.description + packed, engine.scratch_bytes, any_size=any_size)
+            direct, with_epilogue = None, None
+            if engine.fused and problem.plain:
+                direct = engine.direct_packed if packed else engine.direct
+            elif engine.fused:
+                with_epilogue = engine.with_epilogue
+            description = engine.description + packed
+            return Kernel(engine, description, engine.scratch_bytes, direct, with_epilogue, any_size=not packed)
         if engine is not None:
             remedy = "multiply by b itself" if packed else f"leave the candidate's name, {candidate}, out"
             return Refusal(_too_little(engine, workspace_limit), f"raise the setting workspace_mib, or {remedy}")
@@ -186,15 +164,13 @@ class CpuBackend(Backend):
         description = f"converted by {self.machine.cores} cores: {converted.description}{packed}"
         return replace(converted, description=description, any_size=not packed)
 
-    def _engine(self, problem: GemmProblem, candidate: str, limit: int) -> NativeGemm | NumkongGemm | None:
+    def _engine(self, problem: GemmProblem, candidate: str, limit: int) -> NativeGemm | None:
         """The engine of a candidate, which has no scratch memory where ``limit`` bytes do not suffice; None where
         blocks are converted.
         """
         unit, packed = self.unit(problem), candidate == "packed"
         if unit is not None and (packed or candidate == "native"):
             return NativeGemm(problem, unit, limit)
-        if self._no_numkong(problem) is None and (packed or candidate == "numkong"):
-            return NumkongGemm(problem, limit)
         return None
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
@@ -215,7 +191,7 @@ def _packed(engine: str, seconds: float | None, order: str | None) -> Offer:
     return Offer((Candidate("packed", seconds, order=order),), lambda name: f"{engine}, b packed beforehand")
 
 
-def _too_little(engine: NativeGemm | NumkongGemm, limit: int) -> str:
+def _too_little(engine: NativeGemm, limit: int) -> str:
     return f"{limit / 2**20:.4g} MiB of workspace do not suffice for {engine.description}"
 
 
@@ -230,8 +206,14 @@ def _in_32_bits(problem: GemmProblem) -> bool:
     return problem.compute_dtype.kind in "fiu" and problem.compute_dtype.itemsize <= 4
 
 
-def _takes(unit: Unit, names: tuple[str, str]) -> bool:
-    """Whether ``unit`` multiplies operands of these dtypes."""
+def _takes(unit: Unit, problem: GemmProblem) -> bool:
+    """Whether ``unit`` multiplies the operands of ``problem``, in its dtype."""
+    names = name_of(problem.a.dtype), name_of(problem.b.dtype)
+    if unit.exact:
+        same = problem.a.dtype == problem.b.dtype == problem.out.dtype == problem.compute_dtype
+        return same and names[0].removeprefix("u") == unit.pair
+    if not _in_32_bits(problem) or names == ("float32", "float32"):
+        return False
     return all(
         name in ("float16", "bfloat16", "float32") if unit.pair == "float" else name == unit.pair for name in names
     )

@@ -14,11 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gemmhub.capability import Refusal
 from gemmhub.kit import native
 from gemmhub.numpy_backend.probe import cpu_flags
 from gemmhub_cpu import limits, sources
-from gemmhub_cpu.units import AVX2, NEON, UNITS, Unit
+from gemmhub_cpu.units import AVX2, NEON, UNITS, UNLISTED, Unit
 
 _FACTS = ("vendor_id", "cpu family", "model", "stepping", "microcode", "flags", "CPU ", "Features")
 """Beginnings of the lines of /proc/cpuinfo that do not change from one reading to the next."""
@@ -51,12 +53,13 @@ def load_from(words: frozenset[str], *defined: str) -> Loaded:
     if isinstance(found, Refusal):
         return Loaded(None, frozenset(), f"{found.reason}; {found.remedy}")
     path, library, check = found
-    for name in ("workspace", "multiply", "packed_bytes"):
-        function = getattr(library, f"gemmhub_cpu_{name}")
-        function.restype, function.argtypes = ctypes.c_int64, (ctypes.c_char_p,)
-    library.gemmhub_cpu_pack.restype, library.gemmhub_cpu_pack.argtypes = None, (ctypes.c_char_p,)
+    _declare(library)
+    if not _reads_arrays(library):
+        reason = "this Python's or NumPy's array objects are not laid out as the kernels expect"
+        return Loaded(None, frozenset(), f"{reason}; use CPython, or the numpy backend")
     if "threadpoolctl" in sys.modules:
         limits.register()
+    words |= _unlisted(library)
     here = [u for u in UNITS if all(flag in words for flag in u.flags) and (not u.vendor or u.vendor in words)]
     units, reasons = _checked(check, path, here)
     for unit in here:
@@ -64,6 +67,37 @@ def load_from(words: frozenset[str], *defined: str) -> Loaded:
             units.discard(unit.name)
             reasons.append(f"{unit.name}: the system refuses its registers to this process")
     return Loaded(library, frozenset(units), "; ".join(reasons))
+
+
+def _unlisted(library: Any) -> frozenset[str]:
+    """The words of the processor's instructions that /proc/cpuinfo does not list."""
+    bits = library.gemmhub_cpu_features() if platform.machine() == "x86_64" else 0
+    return frozenset(word for bit, word in UNLISTED.items() if bits & bit)
+
+
+def _declare(library: Any) -> None:
+    """Declare the functions of arrays.cpp."""
+    integer, pointer, real, array = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double, ctypes.py_object
+    functions = {
+        "product": (pointer, integer, array, array, array),
+        "product_with": (pointer, integer, array, array, integer, array, array, array, real, real),
+        "pack_array": (pointer, integer, array, integer),
+        "bytes_of_packed": (pointer, integer, integer),
+        "workspace_of": (pointer, integer, integer, integer, integer, integer),
+        "reads": (integer, array, integer, integer, integer, array),
+    }
+    for name, arguments in functions.items():
+        function = getattr(library, f"gemmhub_cpu_{name}")
+        function.restype, function.argtypes = integer, arguments
+
+
+def _reads_arrays(library: Any) -> bool:
+    """Whether the kernels read array objects right: a matrix with strides, whose facts are known."""
+    if sys.implementation.name != "cpython":
+        return False
+    matrix = np.empty((6, 5), np.float16)[::2]
+    facts = matrix.ctypes.data, *matrix.shape[:1], *matrix.strides[:1], matrix.dtype
+    return bool(library.gemmhub_cpu_reads(object.__basicsize__, matrix, *facts))
 
 
 def recipe(part: sources.Part, *defined: str) -> native.Recipe:

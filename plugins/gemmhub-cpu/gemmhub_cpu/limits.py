@@ -35,8 +35,8 @@ def ceiling() -> int:
 
 
 def chosen() -> int:
-    """The limit set through threadpoolctl; a large number where there is none."""
-    return _chosen or 1 << 30
+    """The limit set through threadpoolctl, at least 1; a large number where there is none."""
+    return max(1, _chosen) if _chosen else 1 << 30
 
 
 @lru_cache(maxsize=1)

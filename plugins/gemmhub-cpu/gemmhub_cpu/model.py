@@ -1,7 +1,7 @@
-"""A cost model: what a product takes through our own kernels, through numkong and through converted blocks.
+"""A cost model: what a product takes through our own kernels and through converted blocks.
 
-The constants were measured on two cores of an Intel Xeon with AMX (docs/cpu.md); SGEMM's rate is measured on
-the machine at hand. They decide which candidate goes first; tuning replaces them by measurements.
+The constants are fitted to ``python -m benchmarks.run.cpu_model`` on an EPYC with AVX2; SGEMM's rate is measured on the
+machine at hand. They decide which candidate goes first; tuning replaces them by measurements.
 """
 
 from __future__ import annotations
@@ -9,40 +9,45 @@ from __future__ import annotations
 from gemmhub.dtypes import name_of
 from gemmhub.numpy_backend.probe import sgemm_rate
 from gemmhub.problem import GemmProblem
-from gemmhub_cpu import native_engine
-from gemmhub_cpu.probe import BF16_UNITS, Machine
+from gemmhub_cpu.probe import Machine
 from gemmhub_cpu.units import Unit
 
-GAIN = {"bfloat16 matrix": 2.6, "int8 matrix": 6.5, "int8 dot": 2.3}
-"""Rate of numkong's product over SGEMM's, by dtype and kind of unit."""
-_TO_FLOAT = {"float16": 1.2e-9, "bfloat16": 0.35e-9, "int8": 0.3e-9}
+_TO_FLOAT = {"float16": 2.1e-9, "bfloat16": 0.35e-9, "int8": 0.3e-9}
 """Seconds to convert an element to float32 on one core."""
-_FROM_FLOAT = {"float16": 2.3e-9, "bfloat16": 0.5e-9}
+_FROM_FLOAT = {"float16": 8e-9, "bfloat16": 2.5e-9}
 """And back."""
 _OTHER = 0.5e-9
-_TRANSPOSE = 1.0e-9
-"""Seconds to transpose a byte of B on one core."""
-_PACK = 0.5e-9
-"""Seconds to pack an element of B; one core does it."""
+_TURNED = 4e-9
+"""Seconds that an element takes besides, where NumPy turns a column-major operand into row-major blocks."""
 _CALL = 30e-6
-_OWN_PACK, _OWN_GATHER = 0.15e-9, 1.0e-9
-"""Seconds to pack an element for our own kernels on one core: dense along either dimension, and dense along none."""
-_OWN_STRIPS = {"int8": 0.65e-9, "bfloat16": 1.0e-9, "float16": 1.7e-9, "float32": 1.7e-9}
-"""The same for rows of b where few rows of a use them: each task packs strips of its own columns, which memory serves
-slowly."""
+_PACK, _STRIPS = 0.15e-9, 0.25e-9
+"""Seconds to pack, or to finish, an element for our own kernels on one core; the second for b where few rows of a use
+it: each task packs strips of its own columns, which come from memory."""
+_PACK_OF = {
+    "int8 on AVX2": (0.15e-9, 0.35e-9), "float32 on AVX2": (0.9e-9, 0.9e-9), "int32 on AVX2": (0.5e-9, 2.2e-9),
+    "int64 on AVX2": (1e-9, 20e-9),
+}  # fmt: skip
+"""The same of units with other ones."""
 _FEW_ROWS = 128
-_OWN_CALL = 28e-6
-_VECTOR_RATE = 10e9
-"""Bytes of the matrix that a core reads in a second, in a product by a vector."""
+_OWN_CALL = 3e-6
+"""Seconds that a call costs beside its product."""
+_OWN_PRODUCT = 1.1e-6
+"""Seconds that each further product of a batch costs."""
+_VECTOR_RATE, _VECTOR_ELEMENT = 25e9, 55e-12
+"""Bytes of a matrix that a core reads in a second, and its seconds for an element, in a product by a vector."""
 _PYTHON_EPILOGUE = 20e-6
 """Seconds that a call costs besides, where NumPy finishes what our own kernels sum."""
 
 
-def too_small(problem: GemmProblem) -> bool:
-    """Whether nothing here gains, however the operands lie: the built-in backend needs less than a call of ours."""
-    m, n, k = problem.m, problem.n, problem.k
-    elements = problem.batch_count * (m * k + k * n + m * n)
-    return problem.flops / sgemm_rate() + elements * _TO_FLOAT["float16"] < _OWN_CALL - 1.5e-6 - 10e-6
+def by_vector(problem: GemmProblem) -> bool:
+    """Whether the kernels read the matrix as it is: one row or column, of which a batch does not make a matrix."""
+    folds = problem.batch_count > 1 and problem.b.layout.matrices == 1
+    return 1 in (problem.m, problem.n) and not folds and problem.a.dtype.itemsize < 8
+
+
+def exchanges(problem: GemmProblem) -> bool:
+    """Whether the kernels exchange the operands: few columns by many rows, as ``turned`` of gemm.cpp has it."""
+    return problem.packed_by is None and problem.n <= 32 and problem.m > 64
 
 
 class Estimates:
@@ -61,44 +66,35 @@ class Estimates:
         a, b, out = self._dtypes
         seconds = self._a * _TO_FLOAT.get(a, _OTHER) + self._results * _FROM_FLOAT.get(out, _OTHER)
         if not self._packed:
-            seconds += self._b * _TO_FLOAT.get(b, _OTHER)
+            seconds += self._b * (_TO_FLOAT.get(b, _OTHER) + _TURNED * (self._problem.b.layout.order == "col"))
+        seconds += self._a * _TURNED * (self._problem.a.layout.order == "col")
         return _CALL + max(self._sgemm, self._reading(4, cores)) + seconds / cores
-
-    def numkong(self, machine: Machine) -> float:
-        """Seconds through numkong, b transposed (unless it is column-major) and packed in each call."""
-        problem, size = self._problem, self._problem.b.dtype.itemsize
-        b = 0 if self._packed else self._b
-        transposed = 0.0 if problem.b.layout.stored("col") else b * size * _TRANSPOSE
-        product = self._sgemm / GAIN[f"{self._dtypes[0]} {'matrix' if machine.has(BF16_UNITS) else 'dot'}"]
-        finished = self._results * _FROM_FLOAT.get(self._dtypes[2], 0.0)
-        product = max(product, self._reading(size, machine.cores))
-        return _CALL + product + b * _PACK + (transposed + finished) / machine.cores
 
     def native(self, unit: Unit, machine: Machine) -> float:
         """Seconds through our own kernels, both operands packed in each call unless b was packed beforehand."""
         problem, cores = self._problem, machine.cores
-        if not self._packed and native_engine.by_vector(problem):
+        call = _OWN_CALL + _OWN_PRODUCT * (problem.batch_count - 1 if problem.b.layout.matrices > 1 else 0)
+        if not self._packed and by_vector(problem):
             matrix, elements = (problem.b, self._b) if problem.m == 1 else (problem.a, self._a)
-            count = max(1, problem.batch_count)
-            return count * _OWN_CALL + elements * matrix.dtype.itemsize / (_VECTOR_RATE * min(2, cores))
-        a, b = problem.a.layout, problem.b.layout
-        packed = self._a * (_OWN_PACK if a.stored("row") or a.stored("col") else _OWN_GATHER)
+            reading = elements * matrix.dtype.itemsize / (_VECTOR_RATE * min(2, cores))
+            return call + max(reading, elements * _VECTOR_ELEMENT / cores)
+        m, n, a, b = problem.m, problem.n, self._a, self._b
+        if exchanges(problem):
+            m, n, a, b = n, m, b, a
+        pack, strips = _PACK_OF.get(unit.name, (_PACK, _STRIPS))
+        packed = a * pack
         if not self._packed:
-            column_major = b.stored("col")
-            if problem.m <= _FEW_ROWS and not column_major:
-                packed += self._b * _OWN_STRIPS[self._dtypes[1]]
-            else:
-                packed += self._b * (_OWN_PACK if column_major or b.stored("row") else _OWN_GATHER)
-        finished = self._results * _OWN_PACK
-        call = _OWN_CALL * max(1, problem.batch_count if b.matrices > 1 else 1)
-        as_summed = problem.plain and self._dtypes[2] == "int32"
-        if problem.activation not in (None, "relu") or (unit.pair == "int8" and not as_summed):
+            packed += b * (strips if m <= _FEW_ROWS else pack)
+        finished = self._results * pack
+        as_summed = problem.plain and self._dtypes[2] in ("int32", unit.pair)
+        if unit.pair.startswith("int") and not as_summed:
             call += _PYTHON_EPILOGUE
             finished += self._results * 1e-9
         # A micro-tile is multiplied as a whole, but for vectors of 16 columns on AVX-512.
         columns = unit.columns
-        rows, step = 2 if problem.m <= 2 else -(-problem.m // 8) * 8, min(columns, 16 if columns == 48 else 48)
-        padded = rows * -(-problem.n // step) * step / max(1, problem.m * problem.n)
+        height = 4 if columns <= 24 else 2 if m <= 2 else 8
+        rows, step = -(-m // height) * height, min(columns, 16 if columns == 48 else 48)
+        padded = rows * -(-n // step) * step / max(1, m * n)
         product = padded * self._sgemm / unit.gain
         width = 4 if unit.pair == "float" else problem.b.dtype.itemsize
         return call + max(product, self._reading(width, cores)) + (packed + finished) / cores

@@ -1,21 +1,25 @@
-"""int8, bfloat16 and float16 by kernels of our own (kernels/), for AVX2, AVX-512, AMX and NEON.
+"""Integers, bfloat16 and float16 by kernels of our own (kernels/), for AVX2, AVX-512, AMX and NEON.
 
-Operands may have any strides: packing reads them in place. Threads are those of the library, which sleep between calls.
-Integers are exact wherever the result fits in int32, and wrap elsewhere; floats are accumulated in float32.
+The kernels read NumPy's array objects themselves: one native call a product, batches included. Operands may have any
+strides: packing reads them in place. Threads are those of the library, which sleep between calls. Integers are exact
+modulo 2**32 (of int8 and int32) or 2**64 (of int64); floats are accumulated in float32.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Iterator, Mapping
+from copy import copy
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from gemmhub.backend import DirectEpilogue
 from gemmhub.buckets import end
+from gemmhub.errors import KernelError
 from gemmhub.kit.floats import DefaultMode
-from gemmhub.numpy_backend.scratch import Lease, Scratch
+from gemmhub.numpy_backend.scratch import Scratch
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu import library, limits
 from gemmhub_cpu.finishing import finish_tile
@@ -24,104 +28,95 @@ from gemmhub_cpu.units import Unit
 
 Array = Any
 
-_DTYPES = {"int8": 0, "int32": 1, "float16": 2, "bfloat16": 3, "float32": 4}
+_DTYPES = {
+    "int8": 0, "int32": 1, "uint32": 1, "float16": 2, "bfloat16": 3, "float32": 4, "int64": 5, "uint64": 5,
+}  # fmt: skip
 """The numbers of ``Dtype`` in unit.h."""
-_NUMBERS: dict[Any, int] = {}
-"""The same, by dtypes met so far."""
-_CALL = struct.Struct("=28q2d")
-"""``Call`` of gemm.h."""
-_NO_MATRIX = (0, 0, 0, 0)
+_NO_WORKSPACE, _UNLIKE, _SHARED = 1, 2, 3
+"""``Status`` of arrays.cpp."""
+_FINISHED = ("float16", "bfloat16", "float32")
+"""Dtypes of results, and addends, that the kernels finish."""
+_ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
+"""The numbers of ``Activation`` in gemm.h."""
 
 
-def _address(x: Array) -> int:
-    return int(x.__array_interface__["data"][0])  # half as slow as ctypes.data
+class Prepared(ctypes.Structure):
+    """``Prepared`` of arrays.cpp: what the kernels are told of a problem once, when it is prepared."""
 
-
-def _matrix(x: Array) -> tuple[int, int, int, int]:
-    rows, columns = x.strides
-    number = _NUMBERS.get(x.dtype)
-    if number is None:  # a dtype's name is slow to ask for
-        number = _NUMBERS[x.dtype] = _DTYPES[x.dtype.name]
-    return _address(x), rows, columns, number
-
-
-def described(
-    unit: Unit, a: Array, b: Array | Packed, out: Array, *, c: Array | None = None, bias: Array | None = None,
-    relu: bool = False, alpha: float = 1.0, beta: float = 0.0, workspace: tuple[int, int] = (0, 0), threads: int = 0,
-) -> bytes:  # fmt: skip
-    """The bytes of ``Call``. ``bias`` is float32 of out's shape, with strides of 0; ``workspace`` (address, bytes)."""
-    (m, k), n = a.shape, out.shape[1]
-    right, packed = (_NO_MATRIX, b.address) if isinstance(b, Packed) else (_matrix(b), 0)
-    return _CALL.pack(
-        unit.index, threads or limits.threads(), m, n, k, *_matrix(a), *right, packed, *_matrix(out),
-        *(_NO_MATRIX if c is None else _matrix(c)),
-        *((0, 0, 0) if bias is None else (_address(bias), *bias.strides)), relu, *workspace, alpha, beta,
+    _fields_ = (
+        ("head", ctypes.c_int64), ("unit", ctypes.c_int64), ("workspace_bytes", ctypes.c_int64),
+        ("dtypes", ctypes.c_void_p * 3), ("none", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("a", "b", "out", "c", "bias", "bias_rows", "activation", "folds")),
     )  # fmt: skip
+
+    def __init__(
+        self, unit: Unit, limit: int, a: Any, b: Any, out: Any, c: Any = None, bias: Any = None,
+        bias_rows: bool = False, activation: str | None = None, folds: bool = False,
+    ) -> None:  # fmt: skip
+        """``a``, ``b``, ``out``, ``c`` and ``bias`` are dtypes."""
+        self.expected = a, b, out  # keeps them alive: they are compared by their addresses
+        numbers = [0 if x is None else _DTYPES[x.name] for x in (a, b, out, c, bias)]
+        dtypes = (ctypes.c_void_p * 3)(*map(id, self.expected))
+        super().__init__(
+            object.__basicsize__, unit.index, limit, dtypes, id(None), *numbers, bias_rows, _ACTIVATIONS[activation],
+            folds,
+        )  # fmt: skip
+        self.address = ctypes.addressof(self)
 
 
 class Packed:
     """All of b in the form that a unit reads. It owns its memory."""
 
-    def __init__(self, library: Any, unit: Unit, b: Array, memory: Array | None = None) -> None:
-        """Pack ``b`` (k, n), into ``memory`` where that is given."""
-        self.k, self.n = b.shape
-        self.unit = unit
-        size = packed_bytes(library, unit, self.n, self.k)
+    def __init__(self, library: Any, prepared: Prepared, columns: int, b: Array, memory: Array | None = None) -> None:
+        """Pack ``b`` (k, n), into ``memory`` where that is given, for a unit of so many ``columns``."""
+        self.shape = self.k, self.n = b.shape
+        self.columns = columns
+        size = library.gemmhub_cpu_bytes_of_packed(prepared.address, self.n, self.k)
         self.memory = np.empty(size, np.uint8) if memory is None else memory[:size]
-        self.address = _address(self.memory)
-        library.gemmhub_cpu_pack(_sizes(unit, 0, self.n, self.k, _matrix(b), self.address))
+        self.address: int = self.memory.ctypes.data
+        library.gemmhub_cpu_pack_array(prepared.address, limits.most(), b, self.address)
 
-    def from_column(self, column: int) -> Packed:
-        """The same from ``column`` on, which is a multiple of the unit's columns."""
-        rest = object.__new__(Packed)
-        rest.k, rest.n, rest.unit, rest.memory = self.k, self.n - column, self.unit, self.memory
-        words = self.memory.nbytes // max(1, -(-self.n // self.unit.columns) * self.unit.columns)
-        rest.address = self.address + column * words
-        return rest
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed form."""
+        return int(self.memory.nbytes)
 
-
-def _sizes(
-    unit: Unit, m: int, n: int, k: int, b: tuple[int, int, int, int] = _NO_MATRIX, packed: int = 0, limit: int = 0,
-    threads: int = 0,
-) -> bytes:  # fmt: skip
-    """A ``Call`` of sizes only, with b for packing."""
-    return _CALL.pack(
-        unit.index, threads or limits.most(), m, n, k, *_NO_MATRIX, *b, packed, *_NO_MATRIX, *_NO_MATRIX,
-        0, 0, 0, 0, 0, limit, 1.0, 0.0,
-    )  # fmt: skip
-
-
-def packed_bytes(library: Any, unit: Unit, n: int, k: int) -> int:
-    """Bytes of the packed form of b (k, n)."""
-    return int(library.gemmhub_cpu_packed_bytes(_sizes(unit, 0, n, k)))
+    def part(self, columns: slice) -> Packed:
+        """Some columns of it, from a multiple of the unit's columns on."""
+        part = copy(self)
+        part.shape = self.k, part.n = self.k, columns.stop - columns.start
+        part.address += columns.start * (self.memory.nbytes // max(1, -(-self.n // self.columns) * self.columns))
+        return part
 
 
 _memory = Scratch()
-
-
-def by_vector(problem: GemmProblem) -> bool:
-    """Whether the kernels read the matrix as it lies: one row or column, and a matrix that is contiguous somehow."""
-    if problem.batch and problem.b.layout.matrices == 1:
-        return False  # the rows of a batch make one matrix
-    matrix = problem.b if problem.m == 1 else problem.a
-    return 1 in (problem.m, problem.n) and (matrix.layout.stored("row") or matrix.layout.stored("col"))
 
 
 class NativeGemm:
     """A product bound to a unit: call it with operands of any sizes. Usable from several threads at once."""
 
     def __init__(self, problem: GemmProblem, unit: Unit, limit: int) -> None:
-        """``limit`` bounds scratch memory in bytes; :attr:`scratch_bytes` is 0 where ``problem`` needs more."""
+        """``limit`` bounds workspace in bytes; :attr:`scratch_bytes` is 0 where ``problem`` needs more."""
         self.problem = problem
         self.unit = unit
         self._library = library.load().library
-        self._accumulator = np.dtype(np.int32 if unit.pair == "int8" else np.float32)
-        self._fused = self._finishes()
-        beforehand = problem.packed_by is not None
-        self._gets_packed = beforehand or not (self._fused or by_vector(problem))
-        """Whether the kernels get b packed: beforehand, or in panels."""
+        exact = {"int8": np.dtype(np.int32), "int32": problem.out.dtype, "int64": problem.out.dtype}
+        self._accumulator = exact.get(unit.pair, np.dtype(np.float32))
+        self.fused = self._finishes()
+        """Whether the kernels finish all results."""
+        self._beforehand = problem.packed_by is not None
+        self._panels = not (self.fused or self._beforehand or 1 in (problem.m, problem.n))
+        """Whether b is packed in panels of columns, for the parts that NumPy finishes."""
         self._limit = limit
-        self._last: tuple[tuple[int, ...], tuple[int, int, int, int]] = (), (0, 0, 0, 0)
+        a, b, c, bias = problem.a.dtype, problem.b.dtype, problem.c, problem.bias
+        # Of what is not finished by the kernels, b is packed in panels and the result made in blocks of rows.
+        if self.fused:
+            self._prepared = Prepared(
+                unit, limit, a, b, problem.out.dtype, c and c.dtype, bias and bias.dtype,
+                bias is not None and bias.axis == "m", problem.activation, not problem.deterministic,
+            )  # fmt: skip
+        else:
+            self._prepared = Prepared(unit, limit // 4, a, b, self._accumulator)
         self.threads = limits.ceiling()
         """Threads that the workspace has room for: a call uses fewer where its thread may run on fewer processors."""
         self.scratch_bytes = self._most()
@@ -135,56 +130,142 @@ class NativeGemm:
         return f"{self.unit.name}, up to {self.threads} threads"
 
     def _most(self) -> int:
-        """The most bytes that a product of the problem's bucket needs; 0 where one does not fit.
+        """The most bytes that a product of the problem's bucket uses; 0 where one does not fit.
 
         One row is packed otherwise than many; the matrices of a batch may be one of more rows.
         """
         problem = self.problem
         m, batch = end(problem.m), prod(map(end, problem.batch))
-        needs = [self._workspace(rows, end(problem.n), end(problem.k))[0] for rows in {1, m, m * max(1, batch)}]
-        return max(needs) if all(needs) else 0
+        needs = [self._workspace(rows, end(problem.n), end(problem.k)) for rows in {1, m, m * max(1, batch)}]
+        if not all(native for native, *_ in needs):
+            return 0
+        if self.fused and batch > 1:
+            return self._limit  # threads that take products of their own fill it
+        return max(native + beside for native, beside, *_ in needs)
 
     def _workspace(self, m: int, n: int, k: int) -> tuple[int, int, int, int]:
-        """Bytes for a product of two matrices, those of a call of the kernels among them, and the columns and rows of
-        the parts that NumPy finishes. 0 bytes where the limit does not suffice.
+        """Bytes for a product of two matrices in a call of the kernels, 0 where the limit does not suffice, and beside
+        it for the parts that NumPy finishes; the columns and the rows of these.
         """
-        unit, limit = self.unit, self._limit
-        # Of what is not finished by the kernel, b is packed in panels and the result made in blocks of rows.
-        share = limit if self._fused else limit // 4
-        sizes = _sizes(unit, m, n, k, packed=self._gets_packed, limit=share, threads=self.threads)
-        need = share = int(self._library.gemmhub_cpu_workspace(sizes))
-        if self._fused:
-            return need, share, n, m
-        column = 0 if self.problem.packed_by is not None else packed_bytes(self._library, unit, 1, k) // unit.columns
+        columns, limit, native = self.unit.columns, self._limit, self._library
+        packed = self._beforehand or self._panels
+        need = native.gemmhub_cpu_workspace_of(self._prepared.address, self.threads, m, n, k, packed)
+        if self.fused:
+            return need, 0, n, m
+        column = native.gemmhub_cpu_bytes_of_packed(self._prepared.address, 1, k) // columns if self._panels else 0
         # Of 16 rows at least: a tile, an addend in its dtype, and one more block of an activation.
         tile = 3 * 8
-        panel = min(limit // 2 // max(1, column), limit // 4 // (16 * tile)) // unit.columns * unit.columns
+        panel = min(limit // 2 // max(1, column), limit // 4 // (16 * tile)) // columns * columns
         width = min(n, panel)
         rows = min(max(1, m), limit // 4 // (tile * max(1, width)))
-        if not need or (n and not width):
-            return 0, share, width, rows
-        return need + column * -(-width // unit.columns) * unit.columns + tile * width * rows, share, width, rows
+        beside = column * -(-width // columns) * columns + tile * width * rows
+        return 0 if n and not width else need, beside, width, rows
 
     def _finishes(self) -> bool:
-        """Whether the kernel finishes its tiles: any epilogue in floats but for activations other than relu."""
+        """Whether the kernel finishes its tiles: any epilogue in floats."""
         problem = self.problem
-        if self._accumulator == np.int32:
-            return problem.plain and problem.out.dtype == np.int32
-        names = [x.dtype.name for x in (problem.out, problem.c) if x is not None]
-        return problem.activation in (None, "relu") and all(_DTYPES.get(name, 0) >= 2 for name in names)
+        if self._accumulator.kind in "iu":
+            return problem.plain and problem.out.dtype == self._accumulator
+        return all(x.dtype.name in _FINISHED for x in (problem.out, problem.c) if x is not None)
 
     def pack(self, b: Array) -> Packed:
-        return Packed(self._library, self.unit, b)
+        return Packed(self._library, self._prepared, self.unit.columns, b)
+
+    def direct(self, a: Array, b: Array, out: Array | None) -> Array:
+        """A kernel's ``direct``, of a plain problem."""
+        result = self._empty(a, b) if out is None else out
+        status = self._library.gemmhub_cpu_product(
+            self._prepared.address, min(self.threads, limits.chosen()), a, b, result
+        )
+        if status == _SHARED:
+            beside = np.empty(result.shape, result.dtype)
+            self.direct(a, b, beside)
+            result[...] = beside
+        elif status:
+            self.direct(*self._alike(status, a, b, result))
+        return result if out is not None or result.ndim else result[()]
+
+    def direct_packed(self, a: Array, b: Packed, out: Array | None) -> Array:
+        """A kernel's ``direct``, of a plain problem with a packed b."""
+        result = self._empty(a, b) if out is None else out
+        self._run(a, b, result)
+        return result
+
+    def with_epilogue(self, size: int) -> DirectEpilogue:
+        """A kernel's ``direct_epilogue``, where the kernels finish all results of a problem that is not plain."""
+        run, empty = self._run, self._empty
+        problem = self.problem
+        scaled, with_c, with_bias = not problem.alpha_is_one, problem.c is not None, problem.bias is not None
+
+        def product(a: Array, b: Array | Packed, out: Array | None, options: Mapping[str, Any]) -> Array:
+            result = empty(a, b) if out is None else out
+            c, bias = options["c"] if with_c else None, options["bias"] if with_bias else None
+            # A call may have them as scalars, lists or memory maps, which the kernels cannot read.
+            if with_c and c.__class__ is not np.ndarray:
+                c = np.asarray(c)
+            if with_bias and bias.__class__ is not np.ndarray:
+                bias = np.asarray(bias)
+            run(a, b, result, c, bias, options["alpha"] if scaled else 1, options["beta"] if with_c else 0)
+            return result
+
+        return product
+
+    def _empty(self, a: Array, b: Array | Packed) -> Array:
+        """A new array for the result."""
+        left, right = a.shape, b.shape
+        if len(left) == 2 and len(right) == 2:
+            return np.empty((left[0], right[1]), self.problem.out.dtype)
+        batch = np.broadcast_shapes(left[:-2], right[:-2])
+        return np.empty((*batch, *left[-2:-1], *right[-1:][: len(right) - 1]), self.problem.out.dtype)
+
+    def _alike(self, status: int, *operands: Array) -> tuple[Array, ...]:
+        """The operands with the very dtype objects that are expected, where theirs are equal to these; raise an error
+        where that was not the reason for which the kernels returned ``status``.
+        """
+        if status == _NO_WORKSPACE:
+            raise MemoryError(f"{self._limit} bytes of workspace do not suffice for this product")
+        pairs = list(zip(operands, self._prepared.expected))
+        if all(x.dtype is dtype for x, dtype in pairs) or any(x.dtype != dtype for x, dtype in pairs):
+            given = ", ".join(f"{x.dtype} {x.shape}" for x in operands)
+            raise KernelError(
+                "cpu", f"a, b and out are {given}, or c or bias does not fit them; prepared for {self.problem}"
+            )
+        return tuple(x.view(dtype) for x, dtype in pairs)
 
     def __call__(
         self, a: Array, b: Array | Packed, out: Array, alpha: Any, beta: Any, stream: Any,
         c: Array | None = None, bias: Array | None = None,
     ) -> None:  # fmt: skip
         """A kernel's ``run``."""
+        if self.fused:
+            self._run(a, b, out, c, bias, alpha, beta)
+            return
+        if bias is not None and self._accumulator == np.float32:
+            with DefaultMode():
+                bias = bias.astype(np.float32, copy=False)
         for left, right, result, addend in self._matrices(a, b, out, c):
-            (self._multiply if self._fused else self._multiply_and_finish)(
-                left, right, result, addend, bias, alpha, beta
-            )
+            self._multiply_and_finish(left, right, result, addend, bias, alpha, beta)
+
+    def _run(
+        self, a: Array, b: Array | Packed, out: Array, c: Array | None = None, bias: Array | None = None,
+        alpha: Any = 1, beta: Any = 0,
+    ) -> None:  # fmt: skip
+        """One call of the kernels. ``out`` may overlap any operand."""
+        right, packed = b, 0
+        if b.__class__ is Packed:
+            if (a.shape[-1], out.shape[-1]) != b.shape:
+                raise KernelError("cpu", f"a is {a.shape} and out {out.shape}; b was packed as {b.shape}")
+            right, packed = None, b.address
+        status = self._library.gemmhub_cpu_product_with(
+            self._prepared.address, min(self.threads, limits.chosen()), a, right, packed, out, c, bias, alpha, beta
+        )
+        if status == _SHARED:
+            beside = np.empty(out.shape, out.dtype)
+            self._run(a, b, beside, c, bias, alpha, beta)
+            out[...] = beside
+        elif status:
+            left, like, into = self._alike(status, a, np.empty(0, self._prepared.expected[1]) if packed else b, out)
+            self._run(left, b if packed else like, into, c, bias, alpha, beta)
 
     def _matrices(self, a: Array, b: Array | Packed, out: Array, c: Array | None) -> Iterator[tuple[Any, ...]]:
         """The products of two matrices that a call is made of: one, where a batch shares b and is dense."""
@@ -208,72 +289,33 @@ class NativeGemm:
             one = right if isinstance(right, Packed) else right[index]
             yield left[index], one, out[index], None if addend is None else addend[index]
 
-    def _multiply(
-        self, a: Array, b: Array | Packed, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
-    ) -> None:
-        vector = None
-        if bias is not None and self.problem.bias is not None:
-            with DefaultMode():
-                single = bias.astype(np.float32, copy=False)
-            vector = np.broadcast_to(single if self.problem.bias.axis == "n" else single[:, np.newaxis], out.shape)
-        need = self._needed(a, out)[1]
-        with _memory.lease(need) as lease:
-            if self.problem.plain:
-                self._run(lease, need, a, b, out)
-                return
-            self._run(
-                lease, need, a, b, out, c=c, bias=vector, relu=self.problem.activation == "relu", alpha=float(alpha),
-                beta=float(beta),
-            )  # fmt: skip
-
-    def _needed(self, a: Array, out: Array) -> tuple[int, int, int, int]:
-        """The answer of :meth:`_workspace` for these operands. Sizes that repeat are not looked at again."""
-        m, n = out.shape
-        sizes, last = (m, n, a.shape[1]), self._last
-        if last[0] == sizes:
-            return last[1]
-        found = self._workspace(*sizes)
-        if not found[0] and out.size:
-            raise MemoryError(f"{self._limit} bytes of scratch memory do not suffice for this product")
-        self._last = sizes, found
-        return found
-
-    def _run(self, lease: Lease, need: int, a: Array, b: Array | Packed, out: Array, **epilogue: Any) -> None:
-        memory = lease.take((need,), np.dtype(np.uint8))
-        workspace = _address(memory), memory.nbytes
-        threads = min(self.threads, limits.chosen())  # fewer where the library finds a narrower affinity
-        call = described(self.unit, a, b, out, workspace=workspace, threads=threads, **epilogue)
-        if self._library.gemmhub_cpu_multiply(call):
-            raise MemoryError(f"{memory.nbytes} bytes of scratch memory do not suffice for this product")
-
     def _multiply_and_finish(
         self, a: Array, b: Array | Packed, out: Array, c: Array | None, bias: Array | None, alpha: Any, beta: Any
     ) -> None:
         """Sums in blocks of rows, which NumPy finishes: epilogues that the kernels do not have."""
-        if bias is not None and self._accumulator == np.float32:
-            bias = bias.astype(np.float32, copy=False)
-        whole, need, width, height = self._needed(a, out)
-        with DefaultMode(), _memory.lease(whole) as lease:
-            for start in range(0, out.shape[1], max(1, width)):
-                cols = slice(start, min(start + width, out.shape[1]))
+        (m, k), n = a.shape, out.shape[1]
+        need, beside, width, height = self._workspace(m, n, k)
+        if not need and out.size:
+            raise MemoryError(f"{self._limit} bytes of workspace do not suffice for this product")
+        with DefaultMode(), _memory.lease(beside) as lease:
+            for start in range(0, n, max(1, width)):
+                cols = slice(start, min(start + width, n))
                 lease.used = 0
-                packed: Array | Packed
+                right: Array | Packed
                 if isinstance(b, Packed):
-                    packed = b.from_column(start)
-                elif by_vector(self.problem):
-                    packed = b[:, cols]
+                    right = b.part(cols)
+                elif not self._panels:
+                    right = b[:, cols]
                 else:
-                    size = packed_bytes(self._library, self.unit, cols.stop - start, a.shape[1])
+                    size = self._library.gemmhub_cpu_bytes_of_packed(self._prepared.address, cols.stop - start, k)
                     panel = lease.take((size,), np.dtype(np.uint8))
-                    packed = Packed(self._library, self.unit, b[:, cols], panel)
+                    right = Packed(self._library, self._prepared, self.unit.columns, b[:, cols], panel)
                 mark = lease.used
-                for top in range(0, out.shape[0], height):
-                    rows = slice(top, min(top + height, out.shape[0]))
+                for top in range(0, m, height):
+                    rows = slice(top, min(top + height, m))
                     lease.used = mark
                     tile = lease.take((rows.stop - top, cols.stop - start), self._accumulator)
-                    after = lease.used
-                    self._run(lease, need, a[rows], packed, tile)
-                    lease.used = after
+                    self._run(a[rows], right, tile)
                     self._finish(tile, out[rows, cols], c, bias, alpha, beta, rows, cols)
 
     def _finish(

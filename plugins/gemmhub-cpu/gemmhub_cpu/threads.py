@@ -1,8 +1,8 @@
-"""One pool of threads for conversions and kernels; it sleeps between calls.
+"""One pool of threads for conversions and epilogues by NumPy; it sleeps between calls.
 
-Pools that spin while they wait (OpenMP's by default, numkong's own) take the cores from the BLAS that runs
-next, and make it three to fifteen times slower. Threads of a ThreadPoolExecutor wait on a lock instead.
-NumPy's copies and numkong's products release the GIL, so Python threads are enough.
+Pools that spin while they wait (OpenMP's by default) take the cores from the BLAS that runs next, and make it three to
+fifteen times slower. Threads of a ThreadPoolExecutor wait on a lock instead. NumPy's copies release the GIL, so Python
+threads are enough.
 """
 
 from __future__ import annotations

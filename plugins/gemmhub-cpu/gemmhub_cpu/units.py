@@ -8,7 +8,7 @@ from functools import cached_property
 AVX2 = ("avx2", "fma", "f16c")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512vl")
 NEON = ("asimd",)
-_COLUMNS = {"AMX": 32, "512": 48, "AVX2": 24, "NEON": 12}
+_COLUMNS = {"int64": 8, "AMX": 32, "512": 48, "AVX2": 24, "AVX-VNNI": 24, "NEON": 12}
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,10 @@ class Unit:
     index: int
     """Its place in ``kUnits`` of the architecture's units.cpp."""
     pair: str
-    """The dtype of both operands; "float" for any two of float16, bfloat16 and float32 but two of float32."""
+    """The dtype of both operands; "float" for any two of float16, bfloat16 and float32 but two of float32; "int32" and
+    "int64" for unsigned ones, too."""
     flags: tuple[str, ...]
-    """What /proc/cpuinfo has to list."""
+    """What the processor has to have: words of /proc/cpuinfo, and those of :data:`UNLISTED`."""
     gain: float
     """Rate of the product, packed, over SGEMM's: what estimates go by."""
     vendor: str = ""
@@ -33,21 +34,34 @@ class Unit:
         """Whether it needs the tile registers, which a process has to request."""
         return "amx_tile" in self.flags
 
+    @property
+    def exact(self) -> bool:
+        """Whether it multiplies integers that BLAS has no type for."""
+        return self.pair in ("int32", "int64")
+
     @cached_property
     def columns(self) -> int:
         """Columns of a micro-panel of b: packed memory begins at a multiple of it."""
         return next(count for word, count in _COLUMNS.items() if word in self.name)
 
 
+UNLISTED = {1: "avx_vnni_int8", 2: "amx_fp16"}
+"""Instructions that /proc/cpuinfo does not list, by the bits that ``gemmhub_cpu_features`` of units.cpp returns."""
 UNITS = (
     Unit("int8 on AMX", 2, "int8", (*AVX2, "amx_tile", "amx_int8"), 7.0),
     Unit("int8 on AVX-512 VNNI", 0, "int8", (*AVX512, "avx512_vnni"), 3.8),
-    Unit("int8 on AVX2", 1, "int8", AVX2, 1.0),
+    # Not measured, nor float16 on AMX: no such processors were at hand.
+    Unit("int8 on AVX-VNNI-INT8", 10, "int8", (*AVX2, "avx_vnni", "avx_vnni_int8"), 3.2),
+    Unit("int8 on AVX-VNNI", 9, "int8", (*AVX2, "avx_vnni"), 3.0),
+    Unit("int8 on AVX2", 1, "int8", AVX2, 1.2),
     Unit("bfloat16 on AMX", 4, "bfloat16", (*AVX2, "amx_tile", "amx_bf16"), 4.0),
     # On Intel's processors vdpbf16ps is no faster than two fused multiply-adds of float32.
     Unit("bfloat16 on AVX512_BF16", 3, "bfloat16", (*AVX512, "avx512_bf16"), 1.8, "AuthenticAMD"),
+    Unit("float16 on AMX", 11, "float16", (*AVX2, "amx_tile", "amx_fp16"), 4.0),
     Unit("float32 on AVX-512", 5, "float", AVX512, 1.0),
-    Unit("float32 on AVX2", 6, "float", AVX2, 1.0),
+    Unit("float32 on AVX2", 6, "float", AVX2, 0.95),
+    Unit("int32 on AVX2", 7, "int32", AVX2, 0.7),
+    Unit("int64 on AVX2", 8, "int64", AVX2, 0.16),
     # Not measured: no ARM processor was at hand.
     Unit("int8 on NEON matrix instructions", 1, "int8", (*NEON, "i8mm"), 4.0),
     Unit("int8 on NEON dot products", 0, "int8", (*NEON, "asimddp"), 3.0),

@@ -24,6 +24,7 @@ int64_t gemmhub_cpu_multiply(const gemmhub::Call* call);
 int64_t gemmhub_cpu_packed_bytes(const gemmhub::Call* call);
 void gemmhub_cpu_pack(const gemmhub::Call* call);
 #ifdef __x86_64__
+int64_t gemmhub_cpu_features();
 int64_t gemmhub_cpu_request_amx();
 void amx_emulator_install();
 #endif
@@ -55,11 +56,15 @@ std::vector<Chosen> units() {
   found.push_back({4, {kBfloat16}});
   if (__builtin_cpu_supports("avx512bw")) found.push_back({5, floats});
   found.push_back({6, floats});
+  found.push_back({7, {kInt32}});
+  found.push_back({8, {kInt64}});
+  // Emulated with the other tile instructions, or not at all.
+  if (gemmhub_cpu_features() & 2 || gemmhub_cpu_request_amx()) found.push_back({11, {kFloat16}});
 #endif
   return found;
 }
 
-int64_t size_of(int64_t dtype) { return dtype == kInt8 ? 1 : dtype == kFloat16 || dtype == kBfloat16 ? 2 : 4; }
+int64_t size_of(int64_t dtype) { return dtype == kInt8 ? 1 : dtype == kFloat16 || dtype == kBfloat16 ? 2 : dtype == kInt64 ? 8 : 4; }
 
 double wide(const char* at, int64_t dtype) {
   if (dtype == kInt8) return *reinterpret_cast<const int8_t*>(at);
@@ -67,6 +72,11 @@ double wide(const char* at, int64_t dtype) {
     int32_t value;
     std::memcpy(&value, at, 4);
     return value;
+  }
+  if (dtype == kInt64) {
+    int64_t value;
+    std::memcpy(&value, at, 8);
+    return static_cast<double>(value);
   }
   uint32_t bits = 0;
   std::memcpy(&bits, at, size_of(dtype));
@@ -83,11 +93,13 @@ double wide(const char* at, int64_t dtype) {
   return value;
 }
 
-void put_bits(char* at, int64_t dtype, uint32_t bits) { std::memcpy(at, &bits, size_of(dtype)); }
+void put_bits(char* at, int64_t dtype, uint64_t bits) { std::memcpy(at, &bits, size_of(dtype)); }
+
+bool integral(int64_t dtype) { return dtype == kInt8 || dtype == kInt32 || dtype == kInt64; }
 
 // A small integer, which every unit sums exactly.
 void put_integer(char* at, int64_t dtype, int value) {
-  if (dtype == kInt8) return put_bits(at, dtype, static_cast<uint8_t>(value));
+  if (integral(dtype)) return put_bits(at, dtype, static_cast<uint64_t>(int64_t{value}));
   const float single = static_cast<float>(value);
   uint32_t bits;
   std::memcpy(&bits, &single, 4);
@@ -96,10 +108,10 @@ void put_integer(char* at, int64_t dtype, int value) {
   put_bits(at, dtype, bits);
 }
 
-// Any int8; a float of any sign and fraction from 1/8 to 16.
+// Any integer; a float of any sign and fraction from 1/8 to 16.
 void put_random(std::mt19937& random, char* at, int64_t dtype) {
   const uint32_t bits = random(), exponent = random() % 7, sign = random() & 1;
-  if (dtype == kInt8) return put_bits(at, dtype, bits & 255);
+  if (integral(dtype)) return put_bits(at, dtype, uint64_t{bits} << 32 | static_cast<uint32_t>(bits * 2654435761u));
   if (dtype == kFloat16) return put_bits(at, dtype, sign << 15 | (12 + exponent) << 10 | (bits & 0x3ff));
   const uint32_t single = sign << 31 | (124 + exponent) << 23 | (bits & 0x7fffff);
   put_bits(at, dtype, dtype == kBfloat16 ? single >> 16 : single);
@@ -161,16 +173,38 @@ bool close(double found, double expected, double size, int64_t k, int64_t dtype,
   return std::fabs(found - expected) <= summed + rounding(dtype) * (std::fabs(expected) + summed) + 0x1p-25;
 }
 
+// Whether a result of integers is theirs modulo 2^32 or 2^64.
+bool right_exactly(const Filled& a, const Filled& b, const Filled& out, int64_t m, int64_t n, int64_t k) {
+  const int64_t size = size_of(out.matrix.dtype);
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      uint64_t sum = 0, x = 0, y = 0;
+      for (int64_t q = 0; q < k; ++q) {
+        std::memcpy(&x, a.at(i, q), size), std::memcpy(&y, b.at(q, j), size);
+        sum += x * y;
+      }
+      if (std::memcmp(&sum, out.at(i, j), size)) {
+        std::printf("integers of %ld bytes, %ld x %ld x %ld: wrong at %ld %ld\n", static_cast<long>(size),
+                    static_cast<long>(m), static_cast<long>(n), static_cast<long>(k), static_cast<long>(i),
+                    static_cast<long>(j));
+        return false;
+      }
+    }
+  if (!out.gaps_are_whole(m, n)) std::printf("integers are written beside the result\n");
+  return out.gaps_are_whole(m, n);
+}
+
 bool right(std::mt19937& random, const Chosen& chosen) {
   const auto any = [&random](const std::vector<int64_t>& from) { return from[random() % from.size()]; };
   const auto below = [&random](int64_t most) -> int64_t { return random() % 8 ? random() % most : random() % 3; };
   int64_t m = below(150), n = below(230);
   const int64_t k = below(700);
   if (random() % 3 == 0) (random() % 2 ? m : n) = 1;  // by a vector
-  const bool floats = chosen.dtypes[0] != kInt8, exactly = random() % 3 == 0;
+  const int64_t dtype = chosen.dtypes[0];
+  const bool floats = !integral(dtype), exactly = random() % 3 == 0;
   const Filled a(random, m, k, any(chosen.dtypes), exactly, true), b(random, k, n, any(chosen.dtypes), exactly, true);
   const std::vector<int64_t> results = {kFloat16, kBfloat16, kFloat32};
-  const Filled out(random, m, n, !floats ? int64_t{kInt32} : exactly ? int64_t{kFloat32} : any(results), false, false);
+  const Filled out(random, m, n, !floats ? (dtype == kInt8 ? int64_t{kInt32} : dtype) : exactly ? int64_t{kFloat32} : any(results), false, false);
   const Filled c(random, m, n, any(results), false, true), bias(random, m, n, kFloat32, false, true);
   Call call = {};
   call.unit = chosen.unit;
@@ -181,7 +215,7 @@ bool right(std::mt19937& random, const Chosen& chosen) {
   const bool epilogue = floats && !exactly && random() % 2;
   if (epilogue) {
     call.alpha = std::ldexp(static_cast<double>(random() % 9) - 4, -2);
-    call.relu = random() % 2;
+    call.activation = random() % 2 ? kRelu : kNone;
     if (random() % 2) call.c = c.matrix, call.beta = std::ldexp(static_cast<double>(random() % 8) - 3.5, -2);
     if (random() % 2)
       call.bias = bias.matrix.data, call.bias_row_stride = bias.matrix.row_stride,
@@ -206,6 +240,7 @@ bool right(std::mt19937& random, const Chosen& chosen) {
   call.workspace = reinterpret_cast<int64_t>(workspace.get());
   call.workspace_bytes = need;
   if (gemmhub_cpu_multiply(&call)) return m == 0 || n == 0;
+  if (dtype == kInt32 || dtype == kInt64) return right_exactly(a, b, out, m, n, k);
   std::vector<double> wide_a(m * k), wide_b(k * n);
   for (int64_t i = 0; i < m; ++i)
     for (int64_t q = 0; q < k; ++q) wide_a[i * k + q] = a.value(i, q);
@@ -221,7 +256,7 @@ bool right(std::mt19937& random, const Chosen& chosen) {
       }
       const double addend = call.c.data ? call.beta * c.value(i, j) : 0, vector = call.bias ? bias.value(i, j) : 0;
       double expected = (call.alpha == 0 ? 0 : call.alpha * sum) + addend + vector;
-      if (call.relu && !(expected > 0) && !std::isnan(expected)) expected = 0;
+      if (call.activation == kRelu && !(expected > 0) && !std::isnan(expected)) expected = 0;
       size = std::fabs(call.alpha) * size + std::fabs(addend) + std::fabs(vector);
       const double found = out.value(i, j);
       if (i == nan_row ? !std::isnan(found) : !close(found, expected, size, k, out.matrix.dtype, exactly)) {

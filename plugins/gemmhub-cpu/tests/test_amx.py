@@ -11,9 +11,10 @@ import subprocess
 from pathlib import Path
 
 import amx
+import calls
 import numpy as np
 import pytest
-from gemmhub_cpu import library, native_engine, sources
+from gemmhub_cpu import library, sources
 from gemmhub_cpu.units import UNITS
 
 from gemmhub.capability import Refusal
@@ -81,6 +82,14 @@ def test_faults_of_the_statements_are_seen(changes: list[tuple[str, str]], ends:
     assert done.returncode in ends, done
 
 
+@pytest.mark.skipif("avx2" not in cpu_flags(), reason="the CPU has no AVX2")
+def test_the_instruction_that_rounds_to_bfloat16(tmp_path: Path) -> None:
+    program = tmp_path / "rounding"
+    files = [Path(__file__).parent / "bfloat16_rounding.cpp", amx.SOURCE]
+    subprocess.run(["g++", "-O2", "-std=c++17", *map(str, files), "-o", str(program)], check=True)
+    assert subprocess.run([str(program)], timeout=60).returncode == 0
+
+
 def configurations(library: Path) -> list[bytes]:
     """The 64 bytes that each ldtilecfg of a compiled library reads; empty where they are not constant."""
     lines = subprocess.run(["objdump", "-d", str(library)], capture_output=True, text=True, check=True).stdout
@@ -106,7 +115,7 @@ def test_every_configuration_of_the_library_is_whole() -> None:
     built = native.build(library.recipe(sources.library()))
     assert isinstance(built, Path)
     every = configurations(built)
-    assert len(every) == 2  # of the units for int8 and for bfloat16
+    assert len(every) == 3  # of the units for int8, bfloat16 and float16
     expected = bytes([1] + [0] * 15) + np.array([64] * 8 + [0] * 8, "<u2").tobytes() + bytes([16] * 8 + [0] * 8)
     assert set(every) == {expected}
 
@@ -125,6 +134,6 @@ def test_the_emulator_runs_the_shipped_library() -> None:
     out, memory = np.empty((40, 40), np.int32), np.empty(1 << 22, np.uint8)
     with amx.emulated(emulator) as executed:
         workspace = memory.ctypes.data, memory.nbytes
-        assert loaded.gemmhub_cpu_multiply(native_engine.described(unit, a, b, out, workspace=workspace)) == 0
+        assert loaded.gemmhub_cpu_multiply(calls.described(unit, a, b, out, workspace=workspace)) == 0
         assert executed() > 10
     assert np.array_equal(out, a.astype(np.int32) @ b.astype(np.int32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from gemmhub_cpu import library, sources
-from gemmhub_cpu.units import UNITS
+from gemmhub_cpu.units import AVX2, UNITS, UNLISTED
 
 from gemmhub.capability import Refusal
 from gemmhub.kit import native
@@ -44,7 +45,7 @@ a = rng.integers(-128, 128, (600, 600), dtype=np.int8)
 assert np.array_equal(gemmhub.matmul(a, a), a.astype(np.int32) @ a.astype(np.int32))
 x = rng.standard_normal((600, 600)).astype(np.float16)
 assert gemmhub.spot_check(x, x, gemmhub.matmul(x, x))
-print(*[(status.state, *status.features) for status in gemmhub.backends() if status.name == "cpu"])
+print(*[(status.state, *status.features) for status in gemmhub.backends().values() if status.name == "cpu"])
 """
 
 
@@ -232,7 +233,27 @@ def test_the_name_of_a_compiled_library_follows_what_it_is_made_from(monkeypatch
     assert not {*names()} & {*before}
 
 
+@needs_units
+def test_instructions_that_linux_does_not_list_come_from_the_library(monkeypatch) -> None:
+    """A CPU that has AVX-VNNI and AMX may have their younger relatives: the library reads CPUID and XCR0."""
+    loaded = library.load().library
+    if platform.machine() == "x86_64":
+        bits = loaded.gemmhub_cpu_features()
+        assert library._unlisted(loaded) == {word for bit, word in UNLISTED.items() if bits & bit}
+        assert "amx_fp16" not in library._unlisted(loaded) or "amx_tile" in cpu_flags()
+        assert "avx_vnni_int8" not in library._unlisted(loaded) or "avx2" in cpu_flags()
+    checked: list[str] = []
+    monkeypatch.setattr(library, "_unlisted", lambda _: frozenset({"avx_vnni_int8", "amx_fp16"}))
+    monkeypatch.setattr(
+        library, "_checked", lambda check, path, here: (checked.extend(u.name for u in here), (set(), []))[1]
+    )
+    library.load_from(frozenset({*AVX2, "avx_vnni", "amx_tile"}))
+    if platform.machine() == "x86_64":
+        assert {"int8 on AVX-VNNI-INT8", "float16 on AMX"} <= {*checked}
+
+
 def test_a_cpu_without_the_instructions() -> None:
     assert library.load_from(frozenset({"sse2"})).reason == "the CPU has no avx2, fma, f16c"
     if NAMES:
-        assert library.load_from(frozenset({"avx2", "fma", "f16c"})).units == {"int8 on AVX2", "float32 on AVX2"}
+        expected = {f"{name} on AVX2" for name in ("int8", "float32", "int32", "int64")}
+        assert library.load_from(frozenset({"avx2", "fma", "f16c"})).units == expected

@@ -63,6 +63,24 @@ struct Terms<kInt8> {
   }
 };
 
+template <>
+struct Terms<kInt32> {
+  using Sum = Words;
+  using Wide = int32_t;
+  static constexpr int kBytes = 4, kStep = 8;
+  static inline Sum start(const float* sums) { return load(sums); }
+  static inline void keep(Sum sum, float* sums) { store(sums, sum); }
+  static inline Sum along_k(Sum sum, const char* from, const Wide* x) { return added(sum, product(load(from), load(x))); }
+  struct Pair {
+    Words first, second;
+  };
+  static inline Pair pair(const Wide* x) { return {bits_of(x[0]), bits_of(x[1])}; }
+  static inline Sum along_lanes(Sum sum, const char* row, const char* next, const Pair& x) {
+    return added(added(sum, product(load(row), x.first)), product(load(next), x.second));
+  }
+  static inline float total(const float* sums) { return Terms<kInt8>::total(sums); }
+};
+
 struct Vector {
   Call call;         // of one row
   const void* x;     // the widened row
@@ -143,6 +161,7 @@ void task_of(void* context, int64_t task, int64_t thread) {
       add_rows<T>(v, from, q, columns, sums);
   }
   finish(v.call, sums, kMostColumns, 0, 1, first, columns);
+  end_finishing();
 }
 
 template <class T>
@@ -160,39 +179,25 @@ template <int64_t kDtype>
 void widen(const Call& call, void* to) {
   for (int64_t q = 0; q < call.k; q += 8) {
     alignas(32) char edge[32] = {};
-    const int64_t size = kDtype == kFloat32 ? 4 : kDtype == kInt8 ? 1 : 2;
+    const int64_t size = kDtype == kFloat32 || kDtype == kInt32 ? 4 : kDtype == kInt8 ? 1 : 2;
     for (int64_t i = 0; i < 8 && q + i < call.k; ++i)
       std::memcpy(edge + i * size, reinterpret_cast<const char*>(call.a.data) + (q + i) * call.a.column_stride, size);
     if constexpr (kDtype == kInt8)
       for (int i = 0; i < 8; ++i) static_cast<int16_t*>(to)[q + i] = static_cast<int8_t>(edge[i]);
+    else if constexpr (kDtype == kInt32)
+      store(static_cast<int32_t*>(to) + q, load(edge));
     else
       store(static_cast<float*>(to) + q, bits(wide<kDtype>(edge)));
   }
 }
 
-void exchange(Matrix* x) {
-  const int64_t stride = x->row_stride;
-  x->row_stride = x->column_stride;
-  x->column_stride = stride;
-}
-
-Call row_of(const Call& call) {
-  Call row = call;
-  if (call.m == 1) return row;
-  row.m = 1, row.n = call.m;
-  row.a = call.b, row.b = call.a;
-  exchange(&row.a), exchange(&row.b), exchange(&row.out), exchange(&row.c);
-  row.bias_row_stride = call.bias_column_stride, row.bias_column_stride = call.bias_row_stride;
-  return row;
-}
-
 }  // namespace
 
 bool gemmhub::multiply_vector(const Call& call) {
-  if (call.packed || (call.m != 1 && call.n != 1) || call.k < 1) return false;
-  Vector v = {row_of(call), nullptr, nullptr, 0};
+  if (call.packed || (call.m != 1 && call.n != 1) || call.k < 1 || call.out.dtype == kInt64) return false;
+  Vector v = {call.m == 1 ? call : exchanged(call), nullptr, nullptr, 0};
   const Matrix& b = v.call.b;
-  const int64_t size = b.dtype == kInt8 ? 1 : b.dtype == kFloat32 ? 4 : 2;
+  const int64_t size = b.dtype == kInt8 ? 1 : b.dtype == kFloat32 || b.dtype == kInt32 ? 4 : 2;
   const bool along_k = b.row_stride == size;
   if (!along_k && b.column_stride != size) return false;
   const int64_t start = (call.workspace + 63) / 64 * 64, vector_bytes = (4 * (call.k + kPadding) + 63) / 64 * 64;
@@ -203,9 +208,11 @@ bool gemmhub::multiply_vector(const Call& call) {
   std::memset(v.own - vector_bytes, 0, vector_bytes);
   const int64_t dtype = v.call.a.dtype;
   if (dtype == kInt8) widen<kInt8>(v.call, x);
+  if (dtype == kInt32) widen<kInt32>(v.call, x);
   if (dtype == kFloat16) widen<kFloat16>(v.call, x);
   if (dtype == kBfloat16) widen<kBfloat16>(v.call, x);
   if (dtype == kFloat32) widen<kFloat32>(v.call, x);
+  if (b.dtype == kInt32) multiply_row<Terms<kInt32>>(&v, along_k, size);
   if (b.dtype == kInt8) multiply_row<Terms<kInt8>>(&v, along_k, size);
   if (b.dtype == kFloat16) multiply_row<Terms<kFloat16>>(&v, along_k, size);
   if (b.dtype == kBfloat16) multiply_row<Terms<kBfloat16>>(&v, along_k, size);

@@ -1,25 +1,30 @@
 // What a micro-kernel is, and what the driver has to know of it.
 //
 // Operands are packed as words: 4 bytes that hold consecutive elements along k (four int8, two int16 or bfloat16, one
-// float32). A micro-panel of b is [word along k][column], one of a is [word along k][row], or as `Order` says.
+// float32 or int32); an int64 is two words along k, the low one first. A micro-panel of b is [word along k][column], one of a is [word along k][row], or as `Order` says.
 #pragma once
 
 #include <cstdint>
 
 namespace gemmhub {
 
-enum Dtype : int64_t { kInt8 = 0, kInt32 = 1, kFloat16 = 2, kBfloat16 = 3, kFloat32 = 4 };
+enum Dtype : int64_t { kInt8 = 0, kInt32 = 1, kFloat16 = 2, kBfloat16 = 3, kFloat32 = 4, kInt64 = 5 };
 
 // kBlocks: blocks of 16 lanes (rows or columns) of 16 words, for AMX; kPairs: [two words along k][lane][two words].
 enum class Order { kWords, kBlocks, kPairs };
 
-enum class Word { kInt8x4, kInt16x2, kBfloat16x2, kFloat32 };
+enum class Word { kInt8x4, kInt16x2, kFloat16x2, kBfloat16x2, kFloat32, kInt32, kInt64Half };
 
-// A micro-tile: out (rows, columns) = or += a (rows, words) @ b (words, columns), where `out` is int32 or float32 and
+// A micro-tile: out (rows, columns) = or += a (rows, words) @ b (words, columns), where `out` is int32, float32 or int64 and
 // `stride` the distance of its rows in elements. `first`: the sums begin at `start` (one of each row; null: 0) instead of
 // at what `out` holds.
 using MicroKernel = void (*)(const uint32_t* a, const uint32_t* b, int64_t words, const int32_t* start, bool first,
                              void* out, int64_t stride, int64_t rows, int64_t columns);
+
+// The same for all rows of a micro-tile, of an `a` that is read where it lies: contiguous along k, its rows `a_stride` bytes
+// apart. `words` is a multiple of the unit's step.
+using RowsKernel = void (*)(const char* a, int64_t a_stride, const uint32_t* b, int64_t words, bool first, void* out,
+                            int64_t stride, int64_t columns);
 
 struct Unit {
   Word word;
@@ -33,9 +38,11 @@ struct Unit {
   MicroKernel multiply;
   void (*begin)();  // before the first micro-tile of a task; may be null
   void (*end)();    // after the last one
+  RowsKernel multiply_rows = nullptr;  // where the unit has one
 };
 
-extern const Unit kInt8Vnni, kInt8Avx2, kInt8Amx, kBfloat16Avx512, kBfloat16Amx, kFloatAvx512, kFloatAvx2;  // x86_64
+extern const Unit kInt8Vnni, kInt8Avx2, kInt8Amx, kBfloat16Avx512, kBfloat16Amx, kFloatAvx512, kFloatAvx2,
+    kInt32Avx2, kInt64Avx2, kInt8AvxVnni, kInt8AvxVnniInt8, kFloat16Amx;                                    // x86_64
 extern const Unit kInt8Dot, kInt8Mmla, kBfloat16Mmla, kFloatNeon;                                           // aarch64
 
 extern const Unit* const kUnits[];  // of this architecture; native_engine.py has their places

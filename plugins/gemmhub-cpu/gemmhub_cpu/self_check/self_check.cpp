@@ -4,8 +4,8 @@
 //
 // It loads the library, multiplies random operands on each unit in turn, compares the results with sums in float64 or
 // integers, and writes a line for each unit: its number, and "right", "wrong" or "refused" (the system refuses the
-// registers of AMX). A fault or a hang ends the process after the lines of the units before. PAIR is "int8", "bfloat16" or
-// "float". It exits with 2 where the library cannot be loaded.
+// registers of AMX). A fault or a hang ends the process after the lines of the units before. PAIR is "int8", "int32",
+// "int64", "bfloat16", "float16" or "float". It exits with 2 where the library cannot be loaded.
 #include <dlfcn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -16,6 +16,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
+#include <utility>
 
 #include "../kernels/gemm.h"
 #include "../kernels/unit.h"
@@ -39,7 +41,9 @@ uint32_t random_bits() {  // splitmix64, by Steele, Lea and Flood
   return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
 }
 
-int64_t size_of(int64_t dtype) { return dtype == kInt8 ? 1 : dtype == kFloat16 || dtype == kBfloat16 ? 2 : 4; }
+int64_t size_of(int64_t dtype) {
+  return dtype == kInt8 ? 1 : dtype == kFloat16 || dtype == kBfloat16 ? 2 : dtype == kInt64 ? 8 : 4;
+}
 
 // Bits of the fraction of a floating-point dtype.
 int fraction_bits(int64_t dtype) { return dtype == kFloat16 ? 10 : dtype == kBfloat16 ? 7 : 23; }
@@ -106,7 +110,8 @@ struct Sizes {
 
 // A product, its b packed in the call or before it, with everything that finish() does where `epilogue` is set.
 bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_dtype, bool packed, bool epilogue) {
-  const Operand a(s.m, s.k, a_dtype, false), b(s.k, s.n, b_dtype, packed), c(s.m, s.n, epilogue ? out_dtype : kFloat16, false);
+  const bool by_columns = packed || s.k % 64 == 0;  // whole lines: few rows are multiplied by b where it lies
+  const Operand a(s.m, s.k, a_dtype, false), b(s.k, s.n, b_dtype, by_columns), c(s.m, s.n, epilogue ? out_dtype : kFloat16, false);
   char* const out = static_cast<char*>(std::malloc(size_of(out_dtype) * s.m * s.n));
   std::memset(memory, 0xff, kWorkspace);
   Call call{};
@@ -123,7 +128,7 @@ bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_
   call.alpha = 1;
   if (epilogue) {
     call.c = c.matrix;
-    call.relu = 1;
+    call.activation = kRelu;
     call.alpha = 0.5;
     call.beta = -0.25;
   }
@@ -160,8 +165,48 @@ bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_
   return fine;
 }
 
-// Products that end within a tile, a block of k and a word, b packed by the tasks and before them; one row and one column.
-constexpr Sizes kSizes[] = {{9, 29, 1131}, {131, 50, 37}, {1, 101, 333}, {101, 1, 333}};
+// A product of random integers, modulo 2^32 or 2^64.
+bool right_exactly(int64_t unit, Sizes s, int64_t dtype, bool packed) {
+  const int64_t size = size_of(dtype);
+  const auto drawn = [size](int64_t count) {
+    char* const data = static_cast<char*>(std::malloc(size * count));
+    for (int64_t i = 0; i < size * count; ++i) data[i] = static_cast<char>(random_bits());
+    return data;
+  };
+  char *const a = drawn(s.m * s.k), *const b = drawn(s.k * s.n), *const out = drawn(s.m * s.n);
+  Call call{};
+  call.unit = unit, call.threads = 2;
+  call.m = s.m, call.n = s.n, call.k = s.k;
+  call.a = {reinterpret_cast<int64_t>(a), size * s.k, size, dtype};
+  call.b = {reinterpret_cast<int64_t>(b), size * (packed ? 1 : s.n), size * (packed ? s.k : 1), dtype};
+  call.out = {reinterpret_cast<int64_t>(out), size * s.n, size, dtype};
+  call.workspace = reinterpret_cast<int64_t>(memory), call.workspace_bytes = kWorkspace;
+  call.alpha = 1;
+  const Matrix matrix = call.b;
+  if (packed) {
+    call.packed = reinterpret_cast<int64_t>(std::malloc(packed_bytes(&call)));
+    pack(&call);
+    call.b = {};
+  }
+  bool fine = multiply(&call) == 0;
+  for (int64_t i = 0; i < s.m; ++i)
+    for (int64_t j = 0; j < s.n; ++j) {
+      uint64_t sum = 0, x = 0, y = 0;
+      for (int64_t q = 0; q < s.k; ++q) {
+        std::memcpy(&x, a + size * (i * s.k + q), size);
+        std::memcpy(&y, b + q * matrix.row_stride + j * matrix.column_stride, size);
+        sum += x * y;
+      }
+      fine = fine && !std::memcmp(&sum, out + size * (i * s.n + j), size);
+    }
+  if (packed) std::free(reinterpret_cast<void*>(call.packed));
+  std::free(a), std::free(b), std::free(out);
+  return fine;
+}
+
+// Products that end within a tile, a block of k and a word, b packed by the tasks and before them; one row and one column;
+// few rows by whole lines of b, and few columns.
+constexpr Sizes kSizes[] = {{9, 29, 1131}, {131, 50, 37}, {1, 101, 333}, {101, 1, 333}, {5, 45, 320}, {70, 3, 64}};
 
 bool right(int64_t unit, const char* pair) {
   bool fine = true;
@@ -170,13 +215,19 @@ bool right(int64_t unit, const char* pair) {
       for (int packed = 0; packed < 2; ++packed) fine = fine && right(unit, sizes, kInt8, kInt8, kInt32, packed, false);
     return fine;
   }
-  const int64_t dtype = std::strcmp(pair, "float") ? kBfloat16 : kFloat16;
+  for (const auto& [name, exact] : {std::pair<const char*, int64_t>{"int32", kInt32}, {"int64", kInt64}}) {
+    if (std::strcmp(pair, name)) continue;
+    for (const Sizes& sizes : kSizes)
+      for (int packed = 0; packed < 2; ++packed) fine = fine && right_exactly(unit, sizes, exact, packed);
+    return fine;
+  }
+  const int64_t dtype = std::strcmp(pair, "bfloat16") ? kFloat16 : kBfloat16;
   for (const Sizes& sizes : kSizes)
     for (int packed = 0; packed < 2; ++packed) {
       fine = fine && right(unit, sizes, dtype, dtype, kFloat32, packed, false);
       if (sizes.k > 1000) continue;  // one long product takes long enough
       fine = fine && right(unit, sizes, dtype, dtype, dtype, packed, true);
-      if (dtype == kFloat16) fine = fine && right(unit, sizes, kBfloat16, kFloat32, kBfloat16, packed, true);
+      if (!std::strcmp(pair, "float")) fine = fine && right(unit, sizes, kBfloat16, kFloat32, kBfloat16, packed, true);
     }
   return fine;
 }

@@ -24,70 +24,45 @@ inline void store(void* to, Words v) {
   vst1q_u8(static_cast<uint8_t*>(to) + 16, vreinterpretq_u8_u32(v.high));
 }
 inline Words zeros() { return {vdupq_n_u32(0), vdupq_n_u32(0)}; }
-inline Words plus_128(Words v) {  // of bytes
-  return {veorq_u32(v.low, vdupq_n_u32(0x80808080)), veorq_u32(v.high, vdupq_n_u32(0x80808080))};
-}
 
-// One conversion of packing: kBytes of an element, kElements of a word, 8 words of elements that are contiguous along k,
-// and 8 words of kElements rows that are contiguous along the lanes.
-struct Bytes {
-  static constexpr int kBytes = 1, kElements = 4;
-  static inline Words along_k(const void* from) { return load(from); }
-  static inline Words along_lanes(const void* const* rows) {
-    uint8x8_t row[4];
-    for (int i = 0; i < 4; ++i) row[i] = vld1_u8(static_cast<const uint8_t*>(rows[i]));
-    const uint8x8x2_t first = vzip_u8(row[0], row[1]), last = vzip_u8(row[2], row[3]);
-    const uint16x4x2_t low = vzip_u16(vreinterpret_u16_u8(first.val[0]), vreinterpret_u16_u8(last.val[0]));
-    const uint16x4x2_t high = vzip_u16(vreinterpret_u16_u8(first.val[1]), vreinterpret_u16_u8(last.val[1]));
-    return {vreinterpretq_u32_u16(vcombine_u16(low.val[0], low.val[1])),
-            vreinterpretq_u32_u16(vcombine_u16(high.val[0], high.val[1]))};
-  }
-};
 inline uint16x8_t load_16(const void* from) { return vreinterpretq_u16_u8(vld1q_u8(static_cast<const uint8_t*>(from))); }
-struct Halves {  // bfloat16 as it is
-  static constexpr int kBytes = 2, kElements = 2;
-  static inline Words along_k(const void* from) { return load(from); }
-  static inline Words along_lanes(const void* const* rows) {
-    const uint16x8x2_t both = vzipq_u16(load_16(rows[0]), load_16(rows[1]));
-    return {vreinterpretq_u32_u16(both.val[0]), vreinterpretq_u32_u16(both.val[1])};
-  }
-};
-
-inline void transpose_4(uint32x4_t* x, uint32x4_t* y, uint32x4_t* z, uint32x4_t* w) {
-  const uint32x4x2_t s = vtrnq_u32(*x, *y), t = vtrnq_u32(*z, *w);
-  *x = vcombine_u32(vget_low_u32(s.val[0]), vget_low_u32(t.val[0]));
-  *y = vcombine_u32(vget_low_u32(s.val[1]), vget_low_u32(t.val[1]));
-  *z = vcombine_u32(vget_high_u32(s.val[0]), vget_high_u32(t.val[0]));
-  *w = vcombine_u32(vget_high_u32(s.val[1]), vget_high_u32(t.val[1]));
-}
-inline void transpose(Words* v) {
-  transpose_4(&v[0].low, &v[1].low, &v[2].low, &v[3].low);
-  transpose_4(&v[0].high, &v[1].high, &v[2].high, &v[3].high);
-  transpose_4(&v[4].low, &v[5].low, &v[6].low, &v[7].low);
-  transpose_4(&v[4].high, &v[5].high, &v[6].high, &v[7].high);
-  for (int i = 0; i < 4; ++i) {
-    const uint32x4_t moved = v[i].high;
-    v[i].high = v[i + 4].low;
-    v[i + 4].low = moved;
-  }
-}
-
-// Words of two vectors in turn: what pairs of words are packed by.
-inline void interleave(const Words& x, const Words& y, Words* first, Words* last) {
-  *first = {vzip1q_u32(x.low, y.low), vzip2q_u32(x.low, y.low)};
-  *last = {vzip1q_u32(x.high, y.high), vzip2q_u32(x.high, y.high)};
-}
 
 inline Words bits(Floats v) { return {vreinterpretq_u32_f32(v.low), vreinterpretq_u32_f32(v.high)}; }
 inline Floats spread(float value) { return {vdupq_n_f32(value), vdupq_n_f32(value)}; }
 inline Floats times(Floats x, Floats y) { return {vmulq_f32(x.low, y.low), vmulq_f32(x.high, y.high)}; }
 inline Floats plus(Floats x, Floats y) { return {vaddq_f32(x.low, y.low), vaddq_f32(x.high, y.high)}; }
 inline Floats positive(Floats x) { return {vmaxq_f32(x.low, vdupq_n_f32(0)), vmaxq_f32(x.high, vdupq_n_f32(0))}; }
+inline Floats quotient(Floats x, Floats y) { return {vdivq_f32(x.low, y.low), vdivq_f32(x.high, y.high)}; }
+inline Floats lower(Floats x, Floats y) { return {vminq_f32(x.low, y.low), vminq_f32(x.high, y.high)}; }
+inline Floats higher(Floats x, Floats y) { return {vmaxq_f32(x.low, y.low), vmaxq_f32(x.high, y.high)}; }
+inline Floats rounded(Floats x) { return {vrndnq_f32(x.low), vrndnq_f32(x.high)}; }
+inline float32x4_t power_of_2(float32x4_t n) {
+  return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));
+}
+inline Floats power_of_2(Floats n) { return {power_of_2(n.low), power_of_2(n.high)}; }  // an integer from -126 to 127
+inline float32x4_t zero_where(uint32x4_t mask, float32x4_t value) {
+  return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(value), mask));
+}
+inline Floats zero_below(Floats value, Floats x, float limit) {  // 0 where x < limit
+  const float32x4_t least = vdupq_n_f32(limit);
+  return {zero_where(vcltq_f32(x.low, least), value.low), zero_where(vcltq_f32(x.high, least), value.high)};
+}
+inline float32x4_t chosen_by_sign(float32x4_t x, float32x4_t negative, float32x4_t other) {
+  return vbslq_f32(vcltq_f32(x, vdupq_n_f32(0)), negative, other);
+}
+inline Floats chosen_by_sign(Floats x, Floats negative, Floats other) {
+  return {chosen_by_sign(x.low, negative.low, other.low), chosen_by_sign(x.high, negative.high, other.high)};
+}
 
 inline Floats fused(Floats sum, Floats x, Floats y) {
   return {vfmaq_f32(sum.low, x.low, y.low), vfmaq_f32(sum.high, x.high, y.high)};
 }
 inline Words added(Words x, Words y) { return {vaddq_u32(x.low, y.low), vaddq_u32(x.high, y.high)}; }
+inline Words product(Words x, Words y) { return {vmulq_u32(x.low, y.low), vmulq_u32(x.high, y.high)}; }
+inline Words bits_of(int32_t value) {  // 8 times
+  const uint32x4_t four = vdupq_n_u32(static_cast<uint32_t>(value));
+  return {four, four};
+}
 
 // Sums of int8 by int16, for vectors: of 16 contiguous products, and of two rows of 8 contiguous columns.
 inline Words fused_along_k(Words sum, const void* from, const int16_t* x) {
@@ -135,8 +110,11 @@ inline uint16x4_t bfloat16_of(float32x4_t values) {
   return vshrn_n_u32(vbslq_u32(vceqq_f32(values, values), rounded, nan), 16);
 }
 
+inline bool has_rounding_to_bfloat16() { return false; }
+inline void end_streaming() {}
+
 // Rounded to nearest, ties to even; a NaN stays a NaN.
-template <int64_t kDtype>
+template <int64_t kDtype, bool kByInstruction, bool kStreamed>
 inline void narrow(Floats values, void* to) {
   uint8_t* at = static_cast<uint8_t*>(to);
   if constexpr (kDtype == kFloat16) {

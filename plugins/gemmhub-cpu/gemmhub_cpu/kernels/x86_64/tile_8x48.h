@@ -46,6 +46,14 @@ void tile_8x48(const uint32_t* a, const uint32_t* b, int64_t words, const int32_
   [[maybe_unused]] Vector x##i = Product::start(i < kRows && first ? start : nullptr, i), y##i = x##i, \
                           z##i = x##i;
   EACH_ROW(BEGIN)
+  float* const at = static_cast<float*>(out);
+#define PREFETCH(i)                                                                  \
+  if (i < kRows && i < rows) {                                                         \
+    __builtin_prefetch(at + i * stride, 1);                                            \
+    if constexpr (kVectors > 1) __builtin_prefetch(at + i * stride + 16, 1);           \
+    if constexpr (kVectors > 2) __builtin_prefetch(at + i * stride + 32, 1);           \
+  }
+  EACH_ROW(PREFETCH)  // the sums, while the products are made
   for (int64_t q = 0; q < words; ++q, a += 8, b += 48) {
     [[maybe_unused]] const __m512i x = _mm512_loadu_si512(b), y = _mm512_loadu_si512(b + 16),
                                    z = _mm512_loadu_si512(b + 32);
@@ -59,7 +67,6 @@ void tile_8x48(const uint32_t* a, const uint32_t* b, int64_t words, const int32_
     EACH_ROW(MULTIPLY)
   }
   const __mmask16 low = first_columns(columns), middle = first_columns(columns - 16), high = first_columns(columns - 32);
-  float* at = static_cast<float*>(out);
 #define STORE(i)                                                                            \
   if (i < kRows && i < rows) {                                                              \
     Product::store(x##i, at + i * stride, low, first);                                      \
@@ -69,6 +76,7 @@ void tile_8x48(const uint32_t* a, const uint32_t* b, int64_t words, const int32_
   EACH_ROW(STORE)
 #undef EACH_ROW
 #undef BEGIN
+#undef PREFETCH
 #undef MULTIPLY
 #undef STORE
 }

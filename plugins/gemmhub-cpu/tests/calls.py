@@ -1,0 +1,42 @@
+"""Calls of the kernels with a workspace of the test's own: ``Call`` of gemm.h, as bytes."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from gemmhub_cpu import native_engine
+from gemmhub_cpu.native_engine import Packed, Prepared
+from gemmhub_cpu.units import Unit
+
+Array = Any
+
+_CALL = struct.Struct("=28q2d")
+_NO_MATRIX = (0, 0, 0, 0)
+
+
+def _matrix(x: Array) -> tuple[int, int, int, int]:
+    return x.ctypes.data, *x.strides, native_engine._DTYPES[x.dtype.name]
+
+
+def described(
+    unit: Unit, a: Array, b: Array | Packed, out: Array, *, c: Array | None = None, bias: Array | None = None,
+    activation: str | None = None, alpha: float = 1.0, beta: float = 0.0, workspace: tuple[int, int] = (0, 0),
+    threads: int = 2,
+) -> bytes:  # fmt: skip
+    """The bytes of ``Call``. ``bias`` is float32 of out's shape, with strides of 0; ``workspace`` (address, bytes)."""
+    (m, k), n = a.shape, out.shape[1]
+    right, address = (_NO_MATRIX, b.address) if isinstance(b, Packed) else (_matrix(b), 0)
+    return _CALL.pack(
+        unit.index, threads, m, n, k, *_matrix(a), *right, address, *_matrix(out),
+        *(_NO_MATRIX if c is None else _matrix(c)),
+        *((0, 0, 0) if bias is None else (bias.ctypes.data, *bias.strides)), native_engine._ACTIVATIONS[activation],
+        *workspace, alpha, beta,
+    )  # fmt: skip
+
+
+def packed(library: Any, unit: Unit, b: Array, memory: Array | None = None) -> Packed:
+    """``b`` packed for ``unit``, into ``memory`` where that is passed."""
+    prepared = Prepared(unit, 0, b.dtype, b.dtype, np.dtype(np.float32))
+    return Packed(library, prepared, unit.columns, b, memory)

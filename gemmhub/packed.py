@@ -29,7 +29,7 @@ class PackedB:
     packed.
     """
 
-    __slots__ = ("a_dtype", "backend", "device", "dtype", "operand", "payload", "shape")
+    __slots__ = ("a_dtype", "backend", "device", "dtype", "kind", "operand", "payload", "shape")
 
     def __init__(
         self,
@@ -48,13 +48,15 @@ class PackedB:
         self.payload = payload
         self.device = device
         self.operand = operand
+        self.kind: tuple[Hashable, ...] = (backend, a_dtype, device, operand if backend is None else None)
+        """The facts that the decision of a product depends on, besides shape and dtype."""
 
     ndim = 2
 
     @property
-    def kind(self) -> tuple[Hashable, ...]:
-        """The facts that the decision of a product depends on, besides shape and dtype."""
-        return self.backend, self.a_dtype, self.device, self.operand if self.backend is None else None
+    def nbytes(self) -> int | None:
+        """Bytes of memory that the packed form holds; None where its backend does not report them."""
+        return getattr(self.payload, "nbytes", None)
 
     def __repr__(self) -> str:
         k, n = self.shape

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gemmhub._doors.torch import ops as _ops  # noqa: F401  (it defines torch.ops.gemmhub)
-from gemmhub._doors.torch.mode import use
-from gemmhub._doors.torch.nn import Accelerated, Linear, accelerate
+from gemmhub.kit import install
+
+try:
+    from gemmhub._doors.torch import ops as _ops  # noqa: F401  (it defines torch.ops.gemmhub)
+    from gemmhub._doors.torch.acceleration import Accelerated, accelerate
+    from gemmhub._doors.torch.mode import use
+    from gemmhub._doors.torch.nn import Linear
+except ModuleNotFoundError as error:
+    raise install.missing(error, __name__, "torch", "torch") from None
 
 if TYPE_CHECKING:
     from gemmhub._doors.torch.parallel import ColumnParallel, RowParallel
@@ -24,3 +30,7 @@ def __getattr__(name: str) -> Any:
     from gemmhub._doors.torch import parallel
 
     return getattr(parallel, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

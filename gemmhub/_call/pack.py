@@ -14,6 +14,7 @@ import numpy as np
 
 from gemmhub import config, dtypes
 from gemmhub._arrays.find import arrays_of
+from gemmhub._arrays.spec.operands import SpecArrays, without_data
 from gemmhub._base.geometry import DeviceView, alignment
 from gemmhub._base.guard import guarded
 from gemmhub._call import describe, options
@@ -41,6 +42,8 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     if isinstance(m, bool) or not isinstance(m, int) or m < 1:
         raise InputError("m", f"{m!r}", "a positive int")
     arrays = arrays_of(b, "b")
+    if isinstance(arrays, SpecArrays):
+        raise without_data()
     native = describe.operand(arrays, b, "b")
     if native.ndim != 2:
         raise ShapeError("b", f"shape {native.shape}", "(k, n)", "pack the matrices of a batch one by one")
@@ -86,6 +89,24 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     )
 
 
+def saver(b: Any, m: int, backend: str | None) -> str | None:
+    """The backend that multiplies ``m`` rows by b, where its own packed form of b is expected to save it time.
+
+    Only forms of that backend count: both estimates are then of one model, and differ by what packing costs alone.
+    """
+    arrays = arrays_of(b, "b")
+    native = describe.operand(arrays, b, "b")
+    problem = _typical(native, native.dtype, m, arrays.device)
+    settings = config.override(config.current(), "the call", backend=options.one_backend(backend))
+    chosen = decide.decide(problem, settings).chosen
+    best = [x for x in decide.answers(problem) if isinstance(x, Eligible) and x.entry.name == chosen]
+    forms, _ = _forms(problem, best)
+    if not forms:
+        return None
+    ours, theirs = _times(forms[0], best[0])
+    return chosen if ours is not None and theirs is not None and ours < theirs else None
+
+
 def _forms(problem: GemmProblem, eligible: list[Eligible]) -> tuple[list[Eligible], list[Verdict]]:
     """The backends that may pack b, with their times of the packed product, the best first; and those that have no
     packed form, with their refusals.
@@ -120,13 +141,17 @@ def _is_slower(form: Eligible, eligible: list[Eligible], chosen: str | None, set
     own = form.entry is best.entry
     if best.entry.name in settings.backend and not own:
         return True
-    if form.source == best.source:
-        ours, theirs = form.seconds, best.seconds
-    else:  # a time that was measured and an estimate say nothing about what packing saves
-        ours, theirs = decide.expected(form), decide.expected(best)
+    ours, theirs = _times(form, best)
     if ours is None or theirs is None:
         return not own
     return ours > theirs
+
+
+def _times(form: Eligible, best: Eligible) -> tuple[float | None, float | None]:
+    """The seconds of the packed product and of the unpacked one, both measured or both estimated."""
+    if form.source == best.source:
+        return form.seconds, best.seconds
+    return decide.expected(form), decide.expected(best)
 
 
 def _copy(arrays: ArrayLibrary, native: Any, layout: MatrixLayout) -> Any:

@@ -1,14 +1,14 @@
-"""Linear layers that gemmhub computes, and their replacement in a model."""
+"""Linear layers that gemmhub computes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gemmhub import api
-from gemmhub._doors.torch import activations, calls
+from gemmhub._base.wording import instance
+from gemmhub._doors.torch import activations, calls, packed_weights
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import InputError
 
@@ -24,15 +24,26 @@ class Linear(torch.nn.Linear):
     It is a :class:`torch.nn.Linear` with the same parameters, initial values and ``state_dict``; ``precision``,
     ``deterministic`` and ``backend`` are those of :func:`gemmhub.matmul`.
 
+    With ``packed``, a layer on the CPU keeps its weight packed (:func:`gemmhub.pack`) between calls that autograd does
+    not record, where that is expected to be faster for the rows of the call. The packed form is memory beside the
+    weight, :attr:`packed_bytes`. It is no part of ``state_dict`` and of copies, and is freed with the layer.
+
     Parameters
     ----------
     in_features, out_features, bias, device, dtype : as of :class:`torch.nn.Linear`.
     activation : as of :func:`gemmhub.matmul`. Gated ones ("swiglu", "geglu") give half as many columns as
         ``out_features``.
+    packed : whether the layer may keep its weight packed. A weight that changed is packed anew: by any operation that
+        torch counts, or by one that changes any of 256 elements that are compared. After another write through
+        ``weight.data``, a NumPy view or another process, call :meth:`drop_packed`.
 
     Raises
     ------
     InputError : an unknown activation, precision or backend. Calls raise the errors of :func:`gemmhub.matmul`.
+
+    See Also
+    --------
+    gemmhub.torch.accelerate : replace the linear layers of a model.
 
     Examples
     --------
@@ -46,25 +57,28 @@ class Linear(torch.nn.Linear):
         precision: str | None
         deterministic: bool
         backend: str | None
+        packed: bool
         options: dict[str, Any]
 
-    __jit_ignored_attributes__ = ("options",)
+    __jit_ignored_attributes__ = ("options", "_held")
+    __jit_unused_properties__ = ("packed_bytes",)
+    _held: Any = None
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
         activation: str | None = None, precision: str | None = None, deterministic: bool = False,
-        backend: str | None = None,
+        backend: str | None = None, packed: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(in_features, out_features, bias, device, dtype)
-        self._set(activation, precision, deterministic, backend)
+        self._set(activation, precision, deterministic, backend, packed)
 
     @classmethod
     def from_linear(
         cls, linear: torch.nn.Linear, *, activation: str | None = None, precision: str | None = None,
-        deterministic: bool = False, backend: str | None = None,
+        deterministic: bool = False, backend: str | None = None, packed: bool = False,
     ) -> Linear:  # fmt: skip
         """Return a layer that shares the parameters of ``linear``. InputError unless it is a plain torch.nn.Linear."""
-        reason = _kept(linear) or _computed(linear)
+        reason = reason_to_leave(linear) or _computed(linear)
         if reason:
             raise InputError("linear", reason, "a torch.nn.Linear")
         made = cls.__new__(cls)
@@ -72,10 +86,14 @@ class Linear(torch.nn.Linear):
         made.in_features, made.out_features = linear.in_features, linear.out_features
         made.weight, made.bias = linear.weight, linear.bias
         made.train(linear.training)
-        made._set(activation, precision, deterministic, backend)
+        made._set(activation, precision, deterministic, backend, packed)
         return made
 
-    def _set(self, activation: str | None, precision: str | None, deterministic: bool, backend: str | None) -> None:
+    def _set(
+        self, activation: str | None, precision: str | None, deterministic: bool, backend: str | None, packed: bool
+    ) -> None:
+        if packed is not True and packed is not False:
+            raise InputError("packed", f"{packed!r}", "True or False")
         if activation is not None and activation not in EPILOGUES:
             raise InputError("activation", f"{activation!r}", ", ".join(EPILOGUES))
         self.options = calls.kept(precision, deterministic, backend)
@@ -85,6 +103,25 @@ class Linear(torch.nn.Linear):
             deterministic,
             backend,
         )
+        self.packed = packed
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes that the packed form of the weight holds now."""
+        held = self._held
+        return 0 if held is None else held.nbytes
+
+    def drop_packed(self) -> None:
+        """Free the packed form of the weight; the next call without gradients packs it again."""
+        self.__dict__.pop("_held", None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight":  # FSDP sets a weight again after writes that it hides from the version counter
+            self.drop_packed()
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in self.__dict__.items() if name != "_held"}
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the result, of shape (..., out_features), for ``input`` of shape (..., in_features)."""
@@ -102,6 +139,10 @@ class Linear(torch.nn.Linear):
             options = {**options, "bias": bias}
         if self.activation is not None:
             options = {**options, "activation": self.activation}
+        if self.packed and not torch.compiler.is_compiling():
+            result = packed_weights.product(self, input, options)
+            if result is not None:
+                return result
         result = calls.repeated_linear(input, weight, options)
         if result is not None:
             return result
@@ -118,20 +159,6 @@ class Linear(torch.nn.Linear):
         """Return the sizes and options for a printed model."""
         options = {"activation": self.activation, **self.options} if self.activation else self.options
         return ", ".join([super().extra_repr(), *(f"{name}={x!r}" for name, x in options.items())])
-
-
-@dataclass(frozen=True)
-class Accelerated:
-    """The result of :func:`accelerate`."""
-
-    replaced: tuple[str, ...]
-    """Names of the layers that gemmhub computes."""
-    left: dict[str, str]
-    """Names of other modules with a weight matrix, with the reason why each is unchanged."""
-
-    def __str__(self) -> str:
-        lines = [f"{len(self.replaced)} linear layers replaced, {len(self.left)} modules left"]
-        return "\n".join([*lines, *(f"  {name or 'the model itself'}: {reason}" for name, reason in self.left.items())])
 
 
 class _EqualToTorchs(type):
@@ -156,65 +183,34 @@ class Replaced(Linear, metaclass=_EqualToTorchs):
         return "Linear"
 
 
-def accelerate(model: torch.nn.Module, *, precision: str | None = None, backend: str | None = None) -> Accelerated:
-    """Let gemmhub compute every plain :class:`torch.nn.Linear` of a model, in place.
-
-    Layers stay the same objects, with their parameters, hooks and ``state_dict``: only their class becomes a subclass
-    of :class:`Linear`. So optimizers, DistributedDataParallel, FSDP and checkpoints work as before, and so do
-    parametrizations, pruning and quantization that follow. Subclasses of torch.nn.Linear, which may compute something
-    else, layers that have parametrizations already, and layers whose weights multiply themselves (those that torchao
-    has quantised) are unchanged.
-
-    Parameters
-    ----------
-    model : any module, models of transformers included.
-    precision, backend : as of :func:`gemmhub.matmul`, for all its layers.
-
-    Returns
-    -------
-    The layers replaced, and the modules left with reasons. Print it.
-
-    Raises
-    ------
-    InputError : an unknown precision or backend; the model is unchanged.
-
-    Examples
-    --------
-    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Embedding(4, 8))
-    >>> print(gemmhub.torch.accelerate(model))
-    1 linear layers replaced, 1 modules left
-      2: an Embedding: it looks rows up
-    """
-    calls.kept(precision, False, backend)
-    replaced, left = [], {}
-    for name, module in model.named_modules():
-        reason = _kept(module)
-        if not reason:
-            if type(module) is torch.nn.Linear:
-                convert(module, precision, backend)
-            replaced.append(name)
-        elif getattr(getattr(module, "weight", None), "ndim", 0) == 2 or isinstance(module, torch.nn.Linear):
-            left[name] = reason
-        elif isinstance(module, torch.nn.MultiheadAttention):
-            left[name] = "a MultiheadAttention: it multiplies by torch's own functions; see gemmhub.torch.use()"
-    return Accelerated(tuple(replaced), left)
-
-
-def convert(module: Any, precision: str | None = None, backend: str | None = None) -> None:
+def convert(module: Any, precision: str | None = None, backend: str | None = None, packed: bool = False) -> None:
     """Let gemmhub compute a plain torch.nn.Linear, in place."""
     module.__class__ = Replaced
-    module._set(None, precision, False, backend)
+    module._set(None, precision, False, backend, packed)
 
 
-def _kept(module: Any) -> str:
+def revert(module: Any) -> None:
+    """Let torch compute a layer that :func:`convert` changed, in place; parametrizations stay."""
+    kind = type(module)
+    if kind is Replaced:
+        module.__class__ = torch.nn.Linear
+    elif kind.__bases__ == (Replaced,) and torch.nn.utils.parametrize.is_parametrized(module):
+        own = {name: x for name, x in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+        module.__class__ = type(kind.__name__, (torch.nn.Linear,), own)
+    else:
+        return  # something else has changed its class since
+    for name in ("activation", "precision", "deterministic", "backend", "packed", "options", "_held"):
+        module.__dict__.pop(name, None)
+
+
+def reason_to_leave(module: Any) -> str:
     """The reason why gemmhub does not compute a module as a linear layer; empty where it does, or may."""
     kind = type(module)
     parametrized = torch.nn.utils.parametrize.is_parametrized(module)
     if parametrized and isinstance(module, Linear):
         kind = kind.__bases__[0]  # parametrizations put a class of their own before that of the layer
     kind = torch.nn.Linear if kind is Replaced else kind
-    article = "an" if kind.__name__[:1] in "AEIOU" else "a"
-    named = f"{article} {kind.__qualname__}"
+    named = instance(kind)
     if kind not in (torch.nn.Linear, Linear):
         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
             return f"{named}: it looks rows up"
@@ -228,9 +224,8 @@ def _kept(module: Any) -> str:
     for name in ("weight", "bias"):
         x = getattr(module, name)
         if calls.multiplies_itself(x):
-            return (
-                f"{named} whose {name} is of type {type(x).__qualname__}, which multiplies itself (quantised weights)"
-            )
+            of = type(x).__qualname__
+            return f"{named} whose {name} is of type {of}, which overrides products (quantized weights)"
     if not (module.weight.is_floating_point() or module.weight.is_complex()):
         return f"{named} with weights of {module.weight.dtype}"
     return ""

@@ -1,0 +1,191 @@
+"""Acceleration of a model: which of its linear layers gemmhub computes, and which stay with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+
+from gemmhub._arrays.find import arrays_of
+from gemmhub._base.timing import interleave
+from gemmhub._base.wording import instance, unexpected
+from gemmhub._doors.torch import calls
+from gemmhub._doors.torch.nn import Linear, convert, reason_to_leave, revert
+from gemmhub.errors import InputError
+
+
+@dataclass(frozen=True, repr=False)
+class Accelerated:
+    """The result of :func:`accelerate`. As a context manager it undoes the acceleration at the end of the block."""
+
+    replaced: tuple[str, ...]
+    """Names of the layers that this call changed, so that gemmhub computes them."""
+    already: tuple[str, ...]
+    """Names of the layers that gemmhub computed before the call; they keep their options."""
+    left: dict[str, str]
+    """Names of other modules with a weight matrix, with the reason why each is unchanged."""
+    _layers: tuple[Linear, ...] = field(default=(), compare=False)
+    _changed: list[Linear] = field(default_factory=list, compare=False)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes that packed weights of the layers hold now, beside the weights themselves."""
+        return sum(layer.packed_bytes for layer in self._layers if isinstance(layer, Linear))
+
+    def undo(self) -> None:
+        """Let torch compute the layers that this acceleration changed, and free their packed weights.
+
+        Layers that gemmhub computed before stay as they are.
+        """
+        while self._changed:
+            revert(self._changed.pop())
+
+    def __enter__(self) -> Accelerated:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+    def _summary(self) -> str:
+        layers = f"{_counted(self.replaced, 'linear layer')} replaced"
+        if self.already:
+            layers += f", {_counted(self.already, 'linear layer')} computed by gemmhub already"
+        undone = "undone: " if self.replaced and not self._changed else ""
+        return f"{undone}{layers}, {_counted(self.left, 'module')} left"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._summary()}>"
+
+    def __str__(self) -> str:
+        return "\n".join([self._summary(), *(f"  {name or _ITSELF}: {reason}" for name, reason in self.left.items())])
+
+
+_ITSELF = "the model itself"
+
+
+def _counted(names: Collection[str], noun: str) -> str:
+    """The number of modules in words. The model itself, whose name is empty, is named: it is then the only one."""
+    return f"{len(names)} {noun}{'' if len(names) == 1 else 's'}{f' ({_ITSELF})' if '' in names else ''}"
+
+
+def accelerate(
+    model: torch.nn.Module, *, precision: str | None = None, backend: str | None = None, packed: bool = False,
+    measure: int | None = None, **others: NoReturn,
+) -> Accelerated:  # fmt: skip
+    """Let gemmhub compute every plain :class:`torch.nn.Linear` of a model, in place.
+
+    Layers stay the same objects, with their parameters, hooks and ``state_dict``: only their class becomes a subclass
+    of :class:`Linear`. So optimizers, DistributedDataParallel, FSDP and checkpoints work as before, and so do
+    parametrizations, pruning and quantization that follow. Subclasses of torch.nn.Linear, which may compute something
+    else, layers that have parametrizations already, and layers whose weights override torch's products (those that
+    torchao has quantized) are unchanged.
+
+    Parameters
+    ----------
+    model : any module, models of transformers included.
+    precision, backend : as of :func:`gemmhub.matmul`, for all its layers.
+    packed : whether layers on the CPU may keep their weights packed in inference; see :class:`Linear`. Packed weights
+        take memory beside the weights, :attr:`Accelerated.packed_bytes`.
+    measure : rows of an input. Each size of layer is then timed without gradients for so many rows, by torch and by
+        gemmhub, and layers that torch computes in less time are left to it. By default nothing is measured.
+
+    Returns
+    -------
+    The layers replaced, those that gemmhub computed already, and the modules left with reasons. Print it. Its
+    ``undo()`` restores the layers that it replaced, and as a context manager it does so at the end of the block.
+
+    Raises
+    ------
+    InputError : a ``model`` that is no module; an unknown precision or backend; ``measure`` that is no positive int, or
+        of a model with weights that have no memory. The model is unchanged.
+
+    See Also
+    --------
+    gemmhub.torch.Linear : the layer.
+    gemmhub.torch.use : all products of a block of code.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Embedding(4, 8))
+    >>> print(gemmhub.torch.accelerate(model))
+    1 linear layer replaced, 1 module left
+      2: an Embedding: it looks rows up
+    """
+    for name in others:
+        raise unexpected(name, ("precision", "backend", "packed", "measure"))
+    if not isinstance(model, torch.nn.Module):
+        raise InputError("model", instance(type(model)), "a torch.nn.Module", "pass the model")
+    calls.kept(precision, False, backend)
+    if packed is not True and packed is not False:
+        raise InputError("packed", f"{packed!r}", "True or False")
+    if measure is not None:
+        _measurable(model, measure)
+    replaced: list[str] = []
+    already: list[str] = []
+    left, layers, changed = {}, [], []
+    slower: dict[Any, str] = {}
+    try:
+        for name, module in model.named_modules():
+            reason = reason_to_leave(module)
+            names = already
+            if not reason and type(module) is torch.nn.Linear:
+                names = replaced
+                convert(module, precision, backend, packed)
+                changed.append(module)
+                if measure is not None:
+                    reason = _slower(module, measure, slower)
+                if reason:
+                    revert(changed.pop())
+            if not reason:
+                names.append(name)
+                layers.append(module)
+            elif getattr(getattr(module, "weight", None), "ndim", 0) == 2 or isinstance(module, torch.nn.Linear):
+                left[name] = reason
+            elif isinstance(module, torch.nn.MultiheadAttention):
+                left[name] = "a MultiheadAttention: it multiplies by torch's own functions; see gemmhub.torch.use()"
+    except BaseException:  # of a product that was measured
+        for module in changed:
+            revert(module)
+        raise
+    return Accelerated(tuple(replaced), tuple(already), left, tuple(layers), changed)
+
+
+def _measurable(model: torch.nn.Module, rows: Any) -> None:
+    """Raise InputError where layers of ``model`` cannot be timed for ``rows``."""
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+        raise InputError("measure", f"{rows!r}", "None or a positive number of rows")
+    for name, module in model.named_modules():
+        if type(module) is not torch.nn.Linear or reason_to_leave(module):
+            continue
+        if module.weight.is_meta or type(module.weight) not in (torch.Tensor, torch.nn.Parameter):
+            raise InputError(
+                "measure", f"{rows} rows, and the weight of {name or 'the model itself'} is sharded, or on the device "
+                "meta", "weights that are plain tensors with memory", "load the weights first, or leave measure= out",
+            )  # fmt: skip
+
+
+def _slower(layer: Any, rows: int, known: dict[Any, str]) -> str:
+    """The reason to leave a layer to torch, with the times measured; empty where gemmhub is as fast.
+
+    ``known`` has the reasons of layers that were timed: those of equal sizes, dtypes and devices are not timed again.
+    """
+    weight, bias = layer.weight, layer.bias
+    key = weight.dtype, weight.device, weight.shape, weight.stride(), None if bias is None else bias.dtype
+    if key not in known:
+        with torch.no_grad():
+            x = torch.ones(rows, weight.shape[1], dtype=weight.dtype, device=weight.device)
+            ours, theirs = interleave(
+                [lambda: Linear.forward(layer, x), lambda: torch.nn.functional.linear(x, weight, bias)],
+                clock=arrays_of(weight.detach(), "weight").clock(), warmup=3,
+            )  # fmt: skip
+        known[key] = ""
+        if theirs.minimum < ours.minimum:
+            times = f"{_shown(theirs.minimum)} by torch, {_shown(ours.minimum)} by gemmhub"
+            known[key] = f"a Linear that torch computes faster: {times}, for {rows} rows"
+    return known[key]
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} us"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import index
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
 
 from gemmhub import api, array_library, dtypes
-from gemmhub._doors.einsum import contraction, without_ellipsis
-from gemmhub.errors import DTypeError
+from gemmhub._contractions.einsum import einsum
+from gemmhub._contractions.tensordot import tensordot, vecdot
+from gemmhub.errors import DTypeError, InputError
 
 _UFUNCS = frozenset(getattr(np, name) for name in ("matmul", "vecdot", "matvec", "vecmat") if hasattr(np, name))
 """The ufuncs that sum products. Older versions of NumPy have only the first."""
+_VECDOT = getattr(np, "vecdot", None)
 _NUMPYS = frozenset({"dtype", "signature", "casting"})
 """Keyword arguments with which the caller chooses NumPy's own dtypes."""
 
@@ -56,10 +60,10 @@ class HubArray(np.ndarray):
 def asarray(x: Any, dtype: Any = None) -> HubArray:
     """View ``x`` as an array whose products gemmhub computes.
 
-    ``@``, :func:`numpy.matmul`, :func:`numpy.dot`, :func:`numpy.inner`, :func:`numpy.tensordot` and contractions of two
-    operands by :func:`numpy.einsum` go through :func:`gemmhub.matmul`: 8-bit integers give int32, half precision is
-    summed in float32, and bfloat16 of ml_dtypes works. Every other spelling of a sum of products has the same dtypes.
-    No other array of the process is affected.
+    ``@``, :func:`numpy.matmul`, :func:`numpy.dot`, :func:`numpy.inner`, :func:`numpy.vdot`, :func:`numpy.vecdot`,
+    :func:`numpy.tensordot` and :func:`numpy.einsum` of two or more operands go through :func:`gemmhub.matmul`: 8-bit
+    integers give int32, half precision is summed in float32, and bfloat16 of ml_dtypes works. Every other spelling of a
+    sum of products has the same dtypes. No other array of the process is affected.
 
     Parameters
     ----------
@@ -73,6 +77,10 @@ def asarray(x: Any, dtype: Any = None) -> HubArray:
     Raises
     ------
     DTypeError : a dtype that gemmhub does not support.
+
+    See Also
+    --------
+    gemmhub.matmul : the product, with its options.
 
     Examples
     --------
@@ -135,6 +143,10 @@ def _ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], out: Any, options: Mapping[
     if ufunc is np.matmul and options.keys() <= {"dtype"}:
         a, b = inputs
         return _product(a, b, out, options.get("dtype"))
+    if ufunc is _VECDOT and options.keys() <= {"axis"}:
+        result = _contracted(vecdot, inputs, **options)
+        if result is not NotImplemented:
+            return _written(result, out)
     if not _NUMPYS.isdisjoint(options) or not _supported(*inputs):
         return NotImplemented
     return _written(_accumulated(inputs, lambda *arguments: ufunc(*arguments, **options)), out)
@@ -143,8 +155,8 @@ def _ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...], out: Any, options: Mapping[
 def _accumulated(operands: tuple[Any, ...], multiply: Callable[..., Any]) -> Any:
     """``multiply`` of the operands by NumPy, in the accumulator's dtype and rounded to that of a product.
 
-    For sums of products that are no product of matrices: NumPy's own loops wrap 8-bit integers, and round each step of
-    16-bit floats. More than two operands are products from left to right.
+    For sums of products with options of NumPy alone: its own loops wrap 8-bit integers, and round each step of 16-bit
+    floats. More than two operands are products from left to right.
     """
     plain = [np.asarray(_plain(x)) for x in operands]
     dtype = total = plain[0].dtype
@@ -157,39 +169,18 @@ def _accumulated(operands: tuple[Any, ...], multiply: Callable[..., Any]) -> Any
 
 
 def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    a, b = np.asanyarray(a), np.asanyarray(b)
-    summed = _axes(axes, a.ndim, b.ndim)
-    if summed is None or not _supported(a, b):
+    return _contracted(tensordot, (a, b), axes)
+
+
+def _contracted(function: Callable[..., Any], operands: tuple[Any, ...], *others: Any, **options: Any) -> Any:
+    """A contraction; NotImplemented for what NumPy multiplies, or refuses in its own words."""
+    if not _supported(*operands):
         return NotImplemented
-    left, right = summed
-    if [a.shape[x] for x in left] != [b.shape[x] for x in right]:
-        return NotImplemented  # NumPy raises
-    rows = [x for x in range(a.ndim) if x not in left]
-    columns = [x for x in range(b.ndim) if x not in right]
-    inner = _size(a, left)
-    first = _plain(a).transpose(*rows, *left).reshape(_size(a, rows), inner)
-    second = _plain(b).transpose(*right, *columns).reshape(inner, _size(b, columns))
-    result = api.matmul(first, second)
-    return _wrapped(result.reshape([a.shape[x] for x in rows] + [b.shape[x] for x in columns])[()])
-
-
-def _axes(axes: Any, *dimensions: int) -> tuple[list[int], list[int]] | None:
-    """The axes of each operand that numpy.tensordot sums over; None where it raises."""
     try:
-        sides = tuple(axes) if np.iterable(axes) else (range(-index(axes), 0), range(index(axes)))
-        left, right = (list(side) if np.iterable(side) else [side] for side in sides)
-        if any(
-            isinstance(x, bool) or not -n <= index(x) < n for side, n in zip((left, right), dimensions) for x in side
-        ):
-            return None
-    except (TypeError, ValueError):
-        return None
-    left, right = ([index(x) % n for x in side] for side, n in zip((left, right), dimensions))
-    return (left, right) if len({*left}) == len(left) and len({*right}) == len(right) else None
-
-
-def _size(x: Any, axes: list[int]) -> int:
-    return int(np.prod([x.shape[axis] for axis in axes], dtype=int))
+        result = function(*(np.asarray(_plain(x)) for x in operands), *others, **options)
+    except InputError:
+        return NotImplemented
+    return _wrapped(result[()])
 
 
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
@@ -205,7 +196,7 @@ def _inner(a: Any, b: Any) -> Any:
 
 
 def _vdot(a: Any, b: Any) -> Any:
-    return _accumulated((a, b), np.vdot) if _supported(a, b) else NotImplemented
+    return _contracted(vecdot, (np.ravel(a), np.ravel(b)))
 
 
 def _einsum(*arguments: Any, out: Any = None, **options: Any) -> Any:
@@ -214,32 +205,32 @@ def _einsum(*arguments: Any, out: Any = None, **options: Any) -> Any:
     operands = arguments[1:] if spelled else arguments[: len(arguments) // 2 * 2 : 2]
     if len(operands) < 2 or "dtype" in options or not _supported(*operands):
         return NotImplemented
-    if spelled and len(operands) == 2 and options.keys() <= {"optimize"}:
-        result = _contraction(arguments[0], *(_plain(np.asanyarray(x)) for x in operands))
+    if options.keys() <= {"optimize"}:
+        equation = arguments[0] if spelled else _equation(arguments)
+        result = _contracted(partial(einsum, equation), operands)
         if result is not NotImplemented:
             return _written(result, out)
 
-    def einsum(*widened: Any) -> Any:
+    def numpys(*widened: Any) -> Any:
         if spelled:
             return np.einsum(arguments[0], *widened, **options)
         mixed = list(arguments)
         mixed[: 2 * len(widened) : 2] = widened
         return np.einsum(*mixed, **options)
 
-    return _written(_accumulated(operands, einsum), out)
+    return _written(_accumulated(operands, numpys), out)
 
 
-def _contraction(equation: str, a: Any, b: Any) -> Any:
-    """The einsum of two operands as one product; NotImplemented where it is none."""
-    parsed = contraction(without_ellipsis(equation.replace(" ", ""), a.ndim, b.ndim))
-    sizes = None if parsed is None else parsed.sizes(a.shape, b.shape)
-    if parsed is None or sizes is None:
-        return NotImplemented
-    left = a.transpose(parsed.left()).reshape(parsed.shape(sizes, parsed.rows, parsed.inner))
-    right = b.transpose(parsed.right()).reshape(parsed.shape(sizes, parsed.inner, parsed.columns))
-    apart = [sizes[x] for x in parsed.batch + parsed.rows + parsed.columns]
-    result = api.matmul(left, right).reshape(apart).transpose(parsed.result())
-    return _wrapped(result) if result.ndim else result[()]
+def _equation(arguments: tuple[Any, ...]) -> str | None:
+    """The equation of operands with lists of axes; None where an axis has no letter."""
+    letters = dict(enumerate(sorted(ascii_letters)))
+    lists = [*arguments[1::2], *arguments[-1:] * (len(arguments) % 2)]
+    try:
+        texts = ["".join("..." if x is Ellipsis else letters[index(x)] for x in axes) for axes in lists]
+    except (TypeError, KeyError):
+        return None
+    inputs = ",".join(texts[: len(arguments) // 2])
+    return f"{inputs}->{texts[-1]}" if len(arguments) % 2 else inputs
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {

@@ -1,0 +1,1 @@
+"""Contractions: linear layers, einsum, tensordot and vecdot as products of :func:`gemmhub.matmul`."""

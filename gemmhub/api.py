@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gemmhub._base import registered
 from gemmhub._base.guard import memory_errors, out_of_memory, propagates
 from gemmhub._call.cache import CallCache
 from gemmhub._call.keys import STRIDE_DEPENDENT, call_key
-from gemmhub._call.options import ARRAYS, NUMBERS, Options, request, signature, with_scalars
+from gemmhub._call.options import ARRAYS, NUMBERS, Options, positional, request, signature, unknown, with_scalars
 from gemmhub.errors import AllocationError, BackendError, GemmhubError
 from gemmhub.kit import locks
 from gemmhub.packed import PackedB
@@ -26,6 +26,7 @@ from gemmhub.packed import PackedB
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from gemmhub._arrays.spec.operands import ArraySpec
     from gemmhub._call.bind import Execute
     from gemmhub._call.describe import Call
     from gemmhub._call.options import Request
@@ -57,7 +58,7 @@ def matmul(
 @overload
 def matmul(a: A, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> A: ...
 @signature()
-def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Array:
+def matmul(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **options: Unpack[Options]) -> Array:
     """Compute ``activation(alpha * (a * scale_a) @ (b * scale_b) + beta * c + bias)`` on the best backend there is.
 
     Shapes are those of :func:`numpy.matmul`: (..., m, k) by (..., k, n), batch dimensions broadcast,
@@ -98,6 +99,18 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     NoBackendError : no backend may run this; it carries the decision that :func:`explain` returns.
     KernelError, AllocationError : the chosen kernel failed, or memory for the result is missing.
 
+    See Also
+    --------
+    explain : which backend runs the product, and why.
+    plan : decide once, for repeated calls.
+    spot_check : whether a result is right.
+    numpy.matmul : the same shapes.
+
+    Notes
+    -----
+    float16, bfloat16, float8 and int8 operands are accumulated in float32 or int32. Each result is within a bound that
+    follows from its dtypes, whichever backend computes it; int4 operands are not supported.
+
     Examples
     --------
     >>> a, b = np.ones((2, 300), np.int8), np.ones((300, 2), np.int8)
@@ -108,6 +121,8 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
     array([[300,   0],
            [300,   0]], dtype=int32)
     """
+    if rest:
+        raise positional(rest)
     key = replay = None
     try:
         cls = a.__class__
@@ -119,7 +134,7 @@ def matmul(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack
                 return result
         if replay is not None:
             pass
-        elif options:
+        elif options or b.__class__ is PackedB:
             key = call_key(a, b, out, options)
             run = _find(key)
             if run is not None and run is not STRIDE_DEPENDENT:
@@ -322,10 +337,10 @@ def _decided(
     """Describe a call, decide it by its bucket, and prepare it. A ``planned`` call is decided by its own sizes, unless
     its bits must be those of :func:`matmul`.
     """
-    from gemmhub._call import bind, describe
+    from gemmhub._call import bind, describe, profiling
     from gemmhub._choice import decide
 
-    call = describe.describe(a, b, out, request)
+    call = describe.describe(a, b, out, request, specs=planned)
     problem, settings, copies = call.problem, request.settings, bind.overlaps(call)
     exact = planned and not problem.deterministic
     key = problem, settings, copies
@@ -348,6 +363,8 @@ def _decided(
             decision, kernel = winner.decision, winner.kernel
             if decision.cacheable and winner.ranked is not None:
                 cache.put_winner((winner.ranked, settings), winner)
+        if settings.profile:
+            kernel = profiling.ranged(kernel, decision)
         decided = replace(decision, race=raced) if raced else decision, kernel
         if decision.cacheable:
             cache.put(key, decided)
@@ -364,14 +381,21 @@ def _refuse_capture(call: Call, request: Request) -> None:
             )
 
 
+@overload
+def plan(
+    a: complex | Sequence[Any] | ArraySpec, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]
+) -> Plan[Any]: ...
+@overload
+def plan(a: A, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Plan[A]: ...
 @signature()
 @memory_errors
-def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Plan:
+def plan(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **options: Unpack[Options]) -> Plan[Any]:
     """Decide and prepare once; return a function of operands with the same shapes and dtypes.
 
     Parameters
     ----------
-    a, b, out, c, bias : examples of the arrays of :func:`matmul`: their data are not kept.
+    a, b, out, c, bias : examples of the arrays of :func:`matmul`, whose data are not kept; or an
+        :class:`~gemmhub.ArraySpec` for each.
     options : the other options of :func:`matmul`, fixed for all calls of the plan.
 
     Returns
@@ -383,6 +407,15 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     ------
     The errors of :func:`matmul`.
 
+    See Also
+    --------
+    matmul : the product, decided at each call by a look-up.
+    pack : store b as a kernel reads it.
+
+    Notes
+    -----
+    A plan keeps its choice: later tuning, :func:`use` blocks and :func:`reload` do not change it.
+
     Examples
     --------
     >>> a, b = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
@@ -390,6 +423,8 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     >>> multiply(2 * a, b)[0]
     array([6., 6., 6., 6.], dtype=float32)
     """
+    if rest:
+        raise positional(rest)
     if registered.deferring or registered.doors:
         deferred = _deferred("plan", a, b, out, options)
         if deferred is not NotImplemented:
@@ -408,14 +443,14 @@ def plan(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
 
 @signature()
 @memory_errors
-def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> Decision:
+def explain(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **options: Unpack[Options]) -> Decision:
     """Report which backend :func:`matmul` would choose for this call, and every other backend's answer.
 
     Nothing is prepared or computed.
 
     Parameters
     ----------
-    a, b, out, options : as of :func:`matmul`.
+    a, b, out, options : as of :func:`matmul`; each array may be an :class:`~gemmhub.ArraySpec`, which has no data.
 
     Returns
     -------
@@ -425,6 +460,15 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
     ------
     The errors of :func:`matmul` but NoBackendError.
 
+    See Also
+    --------
+    backends : the state of every backend on this machine.
+    tune : measure instead of estimating.
+
+    Notes
+    -----
+    The logger ``gemmhub`` has the same table at the level DEBUG, for each decision of a program.
+
     Examples
     --------
     >>> a = np.ones((2, 2), np.float16)
@@ -432,6 +476,8 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
     >>> decision.chosen, decision["numpy"].status
     ('numpy', 'chosen')
     """
+    if rest:
+        raise positional(rest)
     if registered.deferring or registered.doors:
         deferred = _deferred("explain", a, b, out, options)
         if deferred is not NotImplemented:
@@ -442,7 +488,7 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
         from gemmhub._choice import decide
 
         parsed = request(options)
-        call = describe.describe(a, b, out, parsed)
+        call = describe.describe(a, b, out, parsed, specs=True)
         decided = decide.decide(call.problem, parsed.settings, bind.overlaps(call))
         if isinstance(b, PackedB):
             from gemmhub._call.pack import cost
@@ -456,7 +502,7 @@ def explain(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpac
 
 
 @memory_errors
-def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None = None) -> PackedB:
+def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None = None, **others: NoReturn) -> PackedB:
     """Pack a copy of ``b``, shape (k, n), for repeated products with different ``a``.
 
     Parameters
@@ -476,12 +522,23 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
     ------
     The errors of :func:`matmul`; NoBackendError also where no backend that can run this has a packed form.
 
+    See Also
+    --------
+    plan : decide and prepare once.
+    explain : the times of the packed product and of b itself, as ``packing``.
+
+    Notes
+    -----
+    The packed form is a copy that the caller owns. No cache is keyed by an address, so that none becomes stale.
+
     Examples
     --------
     >>> b = gemmhub.pack(np.ones((64, 8), np.float16))
     >>> gemmhub.matmul(np.ones((1, 64), np.float16), b)
     array([[64., 64., 64., 64., 64., 64., 64., 64.]], dtype=float16)
     """
+    for name in others:
+        raise unknown(name, ("a_dtype", "m", "backend"))
     if registered.deferring or registered.doors:
         deferred = registered.deferred("pack", (b,), {"a_dtype": a_dtype, "m": m, "backend": backend})
         if deferred is not NotImplemented:
@@ -495,7 +552,7 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
 
 @signature()
 @memory_errors
-def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> TuneResult:
+def tune(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **options: Unpack[Options]) -> TuneResult:
     """Time every backend (and each of its candidates) that can run this call, and record the results.
 
     Later calls like this one, in this process and others, use the fastest. Candidates with a wrong result
@@ -513,6 +570,16 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     ------
     The errors of :func:`matmul`; RecordError where records cannot be written.
 
+    See Also
+    --------
+    explain : the times that a choice is made by.
+    use : ``use(tune="first")`` autotunes at the first call of each call signature.
+
+    Notes
+    -----
+    Candidates are timed in turn, in several rounds, and medians are compared. The tuning cache is the file that the
+    setting ``records`` names; an entry counts only on the device and with the versions that it was measured with.
+
     Examples
     --------
     >>> a = np.ones((64, 64), np.float32)
@@ -520,6 +587,8 @@ def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[O
     >>> gemmhub.explain(a, a).chosen == result.best.backend
     True
     """
+    if rest:
+        raise positional(rest)
     if registered.deferring or registered.doors:
         deferred = _deferred("tune", a, b, out, options)
         if deferred is not NotImplemented:

@@ -18,10 +18,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
 from gemmhub._base import files
 from gemmhub._base.evicting import keep
+from gemmhub._base.wording import nearest, unexpected
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import ConfigError
 
@@ -56,6 +57,8 @@ class Settings:
     tune: str = "off"
     """Racing of candidates without a call of :func:`gemmhub.tune`: "off", or "first" for a race at the first call of a
     signature (:mod:`gemmhub._measure.race`)."""
+    profile: bool = False
+    """Whether calls open ranges of profilers (:mod:`gemmhub._call.profiling`)."""
     origin: Mapping[str, str] = field(default_factory=dict)
     """Source of each setting that is not a default."""
 
@@ -126,17 +129,21 @@ KEYS: Mapping[str, _Key] = {
     "records": _Key("GEMMHUB_RECORDS", _path, "a file path (relative to the file it stands in), 'default' or 'off'"),
     "workspace_mib": _Key("GEMMHUB_WORKSPACE_MIB", _mebibytes, "a number of MiB from 1 to 1048576"),
     "tune": _Key("GEMMHUB_TUNE", _tune, "one of " + ", ".join(TUNE)),
+    "profile": _Key("GEMMHUB_PROFILE", _flag, "true or false"),
 }
 """Every setting: its environment variable, its parser, what is allowed."""
 
 CONFIG_VARIABLE = "GEMMHUB_CONFIG"
 
-VARIABLES = frozenset(
-    {*(key.variable for key in KEYS.values()), CONFIG_VARIABLE, "GEMMHUB_CACHE_DIR", "GEMMHUB_TESTING_SEED"}
-)
+SEED_VARIABLE = "GEMMHUB_TESTING_SEED"
+"""The variable of :mod:`gemmhub.testing`, which messages to users do not list."""
+
+VARIABLES = frozenset({*(key.variable for key in KEYS.values()), CONFIG_VARIABLE, "GEMMHUB_CACHE_DIR", SEED_VARIABLE})
 """Every environment variable of gemmhub's own. A plugin names those that it reads in its descriptions."""
 _PREFIX, _TESTS = "GEMMHUB_", "GEMMHUB_TEST_"
 """Beginnings of the names that are looked at, and of those that the project's own tests read."""
+_MEANT = {f"{_PREFIX}{name.upper()}": KEYS[name].variable for name in ("allow", "deny")}
+"""Variables that are called as settings are whose own variable is called otherwise."""
 
 
 def unknown_variables(plugins: Iterable[str]) -> list[str]:
@@ -152,10 +159,9 @@ def unknown_variables(plugins: Iterable[str]) -> list[str]:
 
 
 def _meant(name: str, known: set[str]) -> str:
-    from difflib import get_close_matches
-
-    likely = get_close_matches(name.removeprefix(_PREFIX), [x.removeprefix(_PREFIX) for x in known], 1, 0.7)
-    return f"did you mean {_PREFIX}{likely[0]}?" if likely else f"known: {', '.join(sorted(known))}"
+    likely = nearest(name.removeprefix(_PREFIX), [x.removeprefix(_PREFIX) for x in known])
+    meant = _MEANT.get(name) or (f"{_PREFIX}{likely}" if likely else "")
+    return f"did you mean {meant}?" if meant else f"known: {', '.join(sorted(known - {SEED_VARIABLE}))}"
 
 
 def parse(key: str, value: object, where: str) -> Any:
@@ -186,6 +192,11 @@ def _table(path: Path, data: Any) -> dict[str, Any] | None:
         if not isinstance(data, dict) or "gemmhub" not in data:
             return None
         data = data["gemmhub"]
+    elif isinstance(data.get("tool"), dict) and "gemmhub" in data["tool"]:
+        raise ConfigError(
+            f"{path}: the table [tool.gemmhub] is for pyproject.toml; allowed: keys at the top of this file, without a "
+            f"table: {', '.join(KEYS)}"
+        )
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: gemmhub must be a table; allowed keys: {', '.join(KEYS)}")
     return data
@@ -328,6 +339,22 @@ def override(base: Settings, where: str, **changes: Any) -> Settings:
     return known
 
 
+def _unnamed(values: tuple[object, ...]) -> TypeError:
+    """The error for settings without names, with the name of the one that was meant."""
+    value = values[0]
+    name = "precision" if value in PRECISIONS else "tune" if value in TUNE else "backend"
+    hint = f"{name}={value!r}" if isinstance(value, str) else f"{name}=..."
+    return TypeError(f"use(): {value!r:.80} without a name; allowed: named settings. Write use({hint})")
+
+
+def _unexpected(name: str, allowed: Iterable[str]) -> TypeError:
+    """The error for a keyword argument that :class:`use` has not, which may be a setting of the process."""
+    hint = ""
+    if name in KEYS:
+        hint = f"it holds for the process: set {KEYS[name].variable}, or {name} in a file (docs/configuration.md)"
+    return unexpected(name, allowed, hint)
+
+
 class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
     """Set options for a block of code (and its asyncio task): ``with gemmhub.use(backend="numpy"): ...``
 
@@ -339,11 +366,20 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
     backend : name of the one backend that calls within may use.
     precision, deterministic : defaults of these options of :func:`gemmhub.matmul` for calls within.
     tune : "first" to race candidates at the first call of a signature, or "off".
+    profile : True for a range of torch's profiler, and of NVTX, around each kernel.
 
     Raises
     ------
     ConfigError : a value that is not allowed, such as a name that no backend has. A backend that is not installed, or
         that is for another device, is an error of the calls within.
+
+    See Also
+    --------
+    reload : read the settings of environment and files again.
+
+    Notes
+    -----
+    Settings of the call are stronger than those of ``use``, and these than the environment, files and defaults.
 
     Examples
     --------
@@ -355,13 +391,22 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
 
     def __init__(
         self,
-        *,
+        *values: NoReturn,
         backend: str | None = None,
         precision: str | None = None,
         deterministic: bool | None = None,
         tune: str | None = None,
+        profile: bool | None = None,
+        **others: NoReturn,
     ) -> None:
-        self._changes = {"backend": backend, "precision": precision, "deterministic": deterministic, "tune": tune}
+        if values:
+            raise _unnamed(values)
+        self._changes = {
+            "backend": backend, "precision": precision, "deterministic": deterministic, "tune": tune,
+            "profile": profile,
+        }  # fmt: skip
+        for name in others:
+            raise _unexpected(name, self._changes)
         for key, value in self._changes.items():
             if value is not None:
                 parse(key, value, "use()")

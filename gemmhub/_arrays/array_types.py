@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmhub._base.wording import instance
 from gemmhub.errors import InputError
 
 
@@ -58,9 +59,9 @@ def refusal(x: object, argument: str) -> InputError:
     """The error for an operand whose type carries more than numbers."""
     cls: Any = type(x)
     if isinstance(x, np.ndarray):
-        description = f"a {cls.__qualname__}, a subclass of numpy.ndarray"
+        description = f"{instance(cls)}, a subclass of numpy.ndarray"
     else:
-        description = f"a {cls.__qualname__} of {library_name(cls)}, which NumPy does not multiply itself"
+        description = f"a duck array, {library_name(cls)}.{cls.__qualname__}"
     return InputError(
         argument, description, "plain arrays: numpy.ndarray, numpy.memmap",
         f"pass numpy.asarray({argument}) if its values alone are meant",
@@ -78,7 +79,7 @@ def traced(x: object, argument: str) -> InputError:
     """The error for an operand that is a placeholder in a traced function."""
     cls: Any = type(x)
     return InputError(
-        argument, f"a {cls.__qualname__}, with which {library_name(cls)} traces a function",
+        argument, f"{instance(cls)}, with which {library_name(cls)} traces a function",
         "arrays with numbers", "call gemmhub outside of the traced function (jax.jit, jax.grad, jax.vmap, torch.fx)",
     )  # fmt: skip
 

@@ -13,10 +13,12 @@ from gemmhub._arrays.cupy.operands import CupyArrays, cupy_arrays
 from gemmhub._arrays.dlpack.operands import dlpack_arrays, has
 from gemmhub._arrays.host.operands import NUMPY, SEQUENCES
 from gemmhub._arrays.plugin_arrays import torch_type
+from gemmhub._arrays.spec.operands import ArraySpec, spec_arrays
 from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.host import torch_host_arrays
 from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
 from gemmhub._base import device_types, registered
+from gemmhub._base.wording import instance
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.errors import DeviceError, InputError
 
@@ -32,6 +34,8 @@ def arrays_of(x: object, argument: str) -> ArrayLibrary:
     library: ArrayLibrary | None = registered.direct(x)
     if library is not None:
         return library
+    if isinstance(x, ArraySpec):
+        return spec_arrays(x.device)
     if array_types.is_symbol(cls):
         raise array_types.traced(x, argument)
     if tensors.is_tensor(x):
@@ -50,7 +54,7 @@ def arrays_of(x: object, argument: str) -> ArrayLibrary:
         return NUMPY
     raise InputError(
         argument,
-        f"a {cls.__qualname__} is not an array",
+        f"{instance(cls)} is not an array",
         "arrays of numpy, cupy, torch; nested sequences of numbers; arrays that export DLPack or the CUDA array "
         "interface",
         f"convert it, or register a library for {cls.__qualname__}: gemmhub.array_library.register",

@@ -20,6 +20,7 @@ from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.host import TorchHostArrays
 from gemmhub._base.geometry import DeviceView, as_matrix, expand, same_memory
 from gemmhub._base.guard import propagates, translated
+from gemmhub._base.wording import instance
 from gemmhub._call import bind_device
 from gemmhub._call.describe import Call, refuse_shared, view
 from gemmhub._call.options import Request, stream_handle
@@ -158,11 +159,23 @@ def shortcut(call: Call, kernel: Kernel) -> Callable[..., Array] | None:
 
 def _shortcuts(call: Call, kernel: Kernel) -> Callable[[int], Callable[..., Array] | None]:
     """:func:`shortcut` as a function of the number of elements of the product."""
-    problem, direct = call.problem, kernel.direct
+    problem, direct, with_epilogue = call.problem, kernel.direct, kernel.direct_epilogue
+    opened = _of_packed if call.packed else _unchanged
     if call.exact and problem.plain:
-        return lambda size: direct
+        return lambda size: opened(direct)
     matrices = call.a.ndim > 1 and _ndim(call.b) > 1 and not any(name in WRITTEN for name in problem.operands)
-    return kernel.direct_epilogue if call.exact and matrices and kernel.direct_epilogue else lambda size: None
+    if not (call.exact and matrices and with_epilogue is not None):
+        return lambda size: None
+    return lambda size: opened(with_epilogue(size))
+
+
+def _unchanged(product: Callable[..., Array] | None) -> Callable[..., Array] | None:
+    return product
+
+
+def _of_packed(product: Callable[..., Array] | None) -> Callable[..., Array] | None:
+    """``product``, which takes what a :class:`PackedB` holds, as a function of the :class:`PackedB`."""
+    return product and (lambda a, b, *rest: product(a, b.payload, *rest))
 
 
 def warm(call: Call, execute: Execute, operands: tuple[Array, ...]) -> Execute:
@@ -251,9 +264,9 @@ def product(result: Any, call: Call, out: Array | None, backend: str) -> Array:
     """``result`` of a kernel's ``direct``; KernelError where it is not the product that ``call`` describes."""
     shape, dtype = call.out_shape, call.problem.out.dtype
     if out is not None and result is not out:
-        raise KernelError(backend, f"its direct returned a {type(result).__name__}, not out")
+        raise KernelError(backend, f"its direct returned {instance(type(result))}, not out")
     if not isinstance(result, (np.ndarray, np.generic)):
-        raise KernelError(backend, f"its direct returned a {type(result).__name__}, not an array of shape {shape}")
+        raise KernelError(backend, f"its direct returned {instance(type(result))}, not an array of shape {shape}")
     if result.shape != shape or result.dtype != dtype:
         actual = f"an array of shape {result.shape} and dtype {result.dtype}"
         raise KernelError(backend, f"its direct returned {actual}, not of shape {shape} and dtype {dtype}")

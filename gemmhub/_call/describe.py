@@ -11,6 +11,7 @@ import numpy as np
 from gemmhub import dtypes
 from gemmhub._arrays.find import arrays_of
 from gemmhub._arrays.host.operands import NUMPY, SEQUENCES
+from gemmhub._arrays.spec.operands import SpecArrays, without_data
 from gemmhub._base.geometry import MAX_ALIGNMENT, DeviceView, alignment, as_matrix, broadcast_shapes, expand
 from gemmhub._call.options import Request
 from gemmhub.array_library import ArrayLibrary
@@ -37,7 +38,8 @@ class Call:
     b: Array
     out: Array | None
     exact: bool
-    """Whether operands and out are numpy.ndarray itself: neither subclasses nor sequences that become arrays."""
+    """Whether operands but a packed one, and out, are numpy.ndarray itself: neither subclasses nor sequences that
+    become arrays."""
     natural: bool
     """Whether the dtype of the result is that of the table, and not one that the caller chose."""
     product: Product
@@ -48,14 +50,16 @@ class Call:
     """Whether b is a :class:`PackedB`, kept as it is or packed by the backend that the problem names."""
 
 
-def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
-    """Check the operands and describe the problem.
+def describe(a: Any, b: Any, out: Any, request: Request, *, specs: bool = False) -> Call:
+    """Check the operands, which may be ``specs`` where the caller reads no data, and describe the problem.
 
     Raises ShapeError, DTypeError, OutputError, DeviceError or InputError, naming the argument.
     """
     packed = b if isinstance(b, PackedB) else None
     packed_by = None if packed is None else packed.backend
     arrays = _common_library(a, b, out, request)
+    if isinstance(arrays, SpecArrays) and not specs:
+        raise without_data()
     native_a = operand(arrays, a, "a")
     if packed is None:
         native_b = operand(arrays, b, "b")
@@ -124,7 +128,7 @@ def describe(a: Any, b: Any, out: Any, request: Request) -> Call:
         problem = replace(problem, operands=Operands(descriptions))
     if batch and arrays.device.type != "cpu":
         problem = fold_batch(problem) or problem  # rows one after the other are decided as one matrix
-    exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None)
+    exact = all(type(x) is np.ndarray for x in (a, b, out) if x is not None and x is not packed)
     return Call(
         arrays, problem, out_shape, native_a, native_b, native_out, exact, wanted is None, product, operands,
         packed is not None,

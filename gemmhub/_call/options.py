@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Number
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, 
 from gemmhub import config
 from gemmhub._base.device_types import stream_attributes
 from gemmhub._base.guard import words
+from gemmhub._base.wording import did_you_mean, instance, unexpected
 from gemmhub.dtypes import PRECISIONS, DType, as_dtype, info, scaled_dtype, single
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DTypeError, InputError
@@ -24,24 +25,34 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Options(TypedDict, total=False):
-    """The keyword arguments of a product; :func:`gemmhub.matmul` documents each."""
+class ContractionOptions(TypedDict, total=False):
+    """The keyword arguments of a sum of products, which may be several products of matrices."""
 
     out_dtype: Any
+    precision: Literal["ieee", "bf16x3", "tf32", "bf16"] | None
+    deterministic: bool
+    backend: str | None
+
+
+class LinearOptions(ContractionOptions, total=False):
+    """The keyword arguments of a product but ``bias``."""
+
     alpha: complex
     beta: complex
     c: Any
-    bias: Any
     scale_a: Any
     scale_b: Any
     scale_out: Any
     pre_activation: Any
     amax: Any
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "swiglu_interleaved", "geglu"] | None
-    precision: Literal["ieee", "bf16x3", "tf32", "bf16"] | None
-    deterministic: bool
-    backend: str | None
     stream: Any
+
+
+class Options(LinearOptions, total=False):
+    """The keyword arguments of a product; :func:`gemmhub.matmul` documents each."""
+
+    bias: Any
 
 
 class Option(NamedTuple):
@@ -74,8 +85,8 @@ ARRAYS = tuple(OPERANDS)
 VALUES = frozenset(name for name, option in OPTIONS.items() if option.keyed == "value")
 
 
-def signature() -> Callable[[F], F]:
-    """Show help() and inspect every option by name, though the function takes ``**options``.
+def signature(options: type = Options) -> Callable[[F], F]:
+    """Show help() and inspect every option by name, though the function takes ``**options``, of the type ``options``.
 
     matmul takes ``**options`` because filling and testing ten keyword defaults costs a quarter of its
     overhead budget in a call that passes none.
@@ -83,12 +94,14 @@ def signature() -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         plain = inspect.Signature.from_callable(function)
-        positional = [p for p in plain.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        named = [
+        variable = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+        parameters = [p for p in plain.parameters.values() if p.kind not in variable]
+        parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
             for name, default in DEFAULTS.items()
+            if options is Options or name in options.__annotations__
         ]
-        cast(Any, function).__signature__ = plain.replace(parameters=positional + named)
+        cast(Any, function).__signature__ = plain.replace(parameters=parameters)
         return function
 
     return decorate
@@ -160,7 +173,7 @@ def scalar(value: object, argument: str) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # foreign code
-        actual = f"a {type(value).__qualname__} that is not read: {words(error)}"
+        actual = f"{instance(type(value))} that is not read: {words(error)}"
         raise InputError(argument, actual, "a number (an int, a float, a complex)") from error
     if isinstance(value, bool):
         return int(value)
@@ -226,8 +239,26 @@ def one_backend(value: Any) -> str | None:
     return value
 
 
-def _unknown(name: str) -> TypeError:
-    return TypeError(f"unexpected keyword argument {name!r}; allowed: out, {', '.join(DEFAULTS)}")
+_MEANT = {"dtype": "out_dtype", "preferred_element_type": "out_dtype", "epilogue": "activation", "rows": "m"}
+"""Names that other libraries have for options."""
+
+
+def unknown(name: str, allowed: Iterable[str] = ("out", *DEFAULTS)) -> TypeError:
+    """The error for a keyword argument that a call has not, with the one that was meant, where one is likely."""
+    names = list(allowed)
+    hint = f"did you mean {_MEANT[name]}=?" if _MEANT.get(name) in names else ""
+    if name == "dtype" and "out_dtype" in names:
+        hint = "out_dtype= is the dtype of the result, and a and b have their own"
+    return unexpected(name, names, hint)
+
+
+def positional(rest: tuple[object, ...]) -> TypeError:
+    """The error for positional arguments after a and b."""
+    meant = "write out=" if hasattr(rest[0], "shape") else "write its name"
+    return TypeError(
+        f"{len(rest) + 2} positional arguments, the third {instance(type(rest[0]))}; allowed: a and b. {meant}; the "
+        f"others are out, {', '.join(DEFAULTS)}"
+    )
 
 
 @lru_cache(maxsize=64, typed=True)  # True is not 1.0
@@ -239,7 +270,7 @@ def request(options: Options) -> Request:
     """Return ``options`` checked, except for checks that need the operands."""
     for name in options:
         if name not in DEFAULTS:
-            raise _unknown(name)
+            raise unknown(name)
     values = cast("dict[str, Any]", {**DEFAULTS, **options})
     alpha, beta = scalar(values["alpha"], "alpha"), scalar(values["beta"], "beta")
     if values["c"] is None and beta != 0:
@@ -248,9 +279,9 @@ def request(options: Options) -> Request:
         raise InputError("c", "given without beta", "c with beta", "pass beta=1 to add it")
     activation, precision = values["activation"], values["precision"]
     if activation is not None and not (isinstance(activation, str) and activation in EPILOGUES):
-        raise InputError("activation", f"{activation!r}", ", ".join(EPILOGUES))
+        raise InputError("activation", f"{activation!r}", ", ".join(EPILOGUES), did_you_mean(activation, EPILOGUES))
     if precision is not None and not (isinstance(precision, str) and precision in PRECISIONS):
-        raise InputError("precision", f"{precision!r}", ", ".join(PRECISIONS))
+        raise InputError("precision", f"{precision!r}", ", ".join(PRECISIONS), did_you_mean(precision, PRECISIONS))
     deterministic = values["deterministic"]
     if not isinstance(deterministic, bool):
         raise InputError("deterministic", f"{deterministic!r}", "True or False")

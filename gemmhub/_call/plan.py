@@ -6,18 +6,21 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from gemmhub._arrays.host.operands import NUMPY
+from gemmhub._arrays.spec.operands import SpecArrays
 from gemmhub._base import registered
 from gemmhub._base.guard import out_of_memory, propagates
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part
 from gemmhub._call.bind import Array, Execute, bind, by_options, product, shortcut
 from gemmhub._call.cache import CallCache
 from gemmhub._call.describe import Call
@@ -28,15 +31,18 @@ from gemmhub._call.recipe import Recipe
 from gemmhub.array_library import HostArrays
 from gemmhub.backend import Kernel
 from gemmhub.dtypes import scalar_class
-from gemmhub.errors import AllocationError, InputError, KernelError
+from gemmhub.errors import AllocationError, DeviceError, InputError, KernelError
 from gemmhub.operands import OPERANDS, Bias, Operand, Scale
 from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem
 from gemmhub.verdict import Decision
 
+A = TypeVar("A")
+"""The type of the arrays that a plan multiplies."""
 
-class Plan(partial):  # type: ignore[type-arg]  # a class with __call__ would cost a call 0.3 us
-    """A product that was decided once, as :func:`gemmhub.plan` returns it.
+
+class Plan(Report, partial[A]):  # a class with __call__ would cost a call 0.3 us
+    """A product that was decided once, as :func:`gemmhub.plan` returns it: ``Plan[A]`` for arrays of the type A.
 
     It is called with operands of the planned shapes and dtypes: ``plan(a, b, out=None, **operands)``. It takes ``c``,
     ``bias`` and other operands where they were planned, and ``alpha``, ``beta`` and ``stream``, which default to the
@@ -53,33 +59,27 @@ class Plan(partial):  # type: ignore[type-arg]  # a class with __call__ would co
     _recipe: Recipe
 
     @classmethod
-    def of(cls, run: Execute, decision: Decision, kernel: Kernel, recipe: Recipe) -> Plan:
+    def of(cls, run: Execute, decision: Decision, kernel: Kernel, recipe: Recipe) -> Plan[Any]:
         """The plan that ``run(a, b, out=None, **operands)`` computes."""
         run._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's compiler leaves its graph for a plan
         registered.leave_to_python(run)
-        plan = cls(run)
+        plan: Plan[Any] = cls(run)
         plan.decision, plan.kernel, plan._recipe = decision, kernel, recipe
         return plan
 
-    def __repr__(self) -> str:
-        return f"gemmhub.Plan({self.decision.problem}, backend={self.decision.chosen!r})"
+    def _parts(self) -> Iterator[Part]:
+        decision, kernel = self.decision, self.kernel
+        rows = [("plan for", str(decision.problem)), ("backend", f"{decision.chosen} ({decision.why})")]
+        yield Facts([*rows, ("kernel", kernel.description), ("workspace", f"{kernel.workspace_bytes} bytes")])
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return getattr, (self._recipe, "plan")
 
-    def __copy__(self) -> Plan:
+    def __copy__(self) -> Plan[A]:
         return self  # it holds nothing of a call
 
-    def __deepcopy__(self, memo: object) -> Plan:
+    def __deepcopy__(self, memo: object) -> Plan[A]:
         return self
-
-    def _repr_html_(self) -> str:
-        from gemmhub._base import markup
-
-        decision, kernel = self.decision, self.kernel
-        rows = [("plan for", decision.problem), ("backend", f"{decision.chosen} ({decision.why})")]
-        scratch = f"{kernel.workspace_bytes} bytes"
-        return markup.facts([*rows, ("kernel", kernel.description), ("scratch memory", scratch)])
 
 
 def make_plan(
@@ -90,8 +90,10 @@ def make_plan(
     describe: Callable[..., Call],
     b: object,
     recipe: Recipe,
-) -> Plan:
+) -> Plan[Any]:
     """The public plan of a decided call. ``describe`` checks later operands as the first ones were."""
+    if isinstance(call.arrays, SpecArrays):
+        return Plan.of(_plan_of_specs(call, decision, kernel, request, describe, recipe), decision, kernel, recipe)
     execute = bind(call, decision.chosen or "", kernel)
     problem, out_shape, layout_free = call.problem, call.out_shape, decision.chosen_layout_free
 
@@ -135,8 +137,7 @@ def make_plan(
                 as_planned = False
             if not as_planned:
                 _must_suit(alpha, beta, request)
-                if operands.get("c") is None and beta != 0:
-                    raise InputError("c", f"None with beta {beta}", "an array as planned", "pass c=")
+                _must_have_c(operands, beta)
                 now = replace(
                     request, operands=operands, stream=stream, alpha=alpha, beta=beta, out_dtype=problem.out.dtype
                 )
@@ -151,7 +152,7 @@ def make_plan(
 
     direct = shortcut(call, kernel)
     run: Execute = checked
-    if direct is not None and layout_free and problem.plain:
+    if direct is not None and layout_free and problem.plain and not call.packed:
         run = _short_plan(direct, checked, call, decision.chosen or "")
     elif request.stream is None:
         run = _learning_plan(call, kernel, direct, execute, checked, request, not layout_free, views)
@@ -167,6 +168,38 @@ def _plan_of_views(
     native, of_views = replace(call, arrays=NUMPY, exact=True), replace(request, operands=operands)
     plan = make_plan(native, decision, kernel, of_views, describe, call.b, recipe)
     return by_views(type(b), cast("HostArrays", call.arrays), None, plan).call
+
+
+def _plan_of_specs(
+    call: Call, decision: Decision, kernel: Kernel, request: Request, describe: Callable[..., Call], recipe: Recipe
+) -> Execute:
+    """The plan of operands that were specs: of each type of arrays, the first ones complete it."""
+    plans: dict[type, Plan[Any]] = {}
+    problem, out_shape, layout_free = call.problem, call.out_shape, decision.chosen_layout_free
+    names, request = tuple(request.operands), replace(request, operands={})
+
+    def planned(a: Any, b: Any, out: Any = None, **options: Any) -> Array:
+        plan = plans.get(a.__class__)
+        if plan is None:
+            operands = _planned_operands(options, names)
+            _must_have_c(operands, request.beta)
+            now = replace(request, operands=operands, out_dtype=problem.out.dtype)
+            described = describe(a, b, out, now)
+            if described.problem.device != problem.device:
+                given = f"arrays on {described.problem.device}"
+                raise DeviceError(
+                    "a, b", given, f"arrays on {problem.device}, as planned", "move them, or plan for them"
+                )
+            _must_equal(described, problem, out_shape, layout_free)
+            plan = plans[a.__class__] = make_plan(described, decision, kernel, now, describe, b, recipe)
+        return plan(a, b, out, **options)
+
+    return planned
+
+
+def _must_have_c(operands: Mapping[str, Any], beta: Any) -> None:
+    if operands.get("c") is None and beta != 0:
+        raise InputError("c", f"None with beta {beta}", "an array as planned", "pass c=")
 
 
 def _planned_operands(options: Mapping[str, Any], planned: tuple[str, ...]) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 
 from gemmhub import api, dtypes
+from gemmhub._base import units
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part, Table, bars
 from gemmhub.dtypes import DType
 from gemmhub.errors import GemmhubError, InputError
 
@@ -46,8 +49,8 @@ class Forecast:
         return rows * cols * layers
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, repr=False)
+class Prediction(Report):
     """The result of :func:`predict`: forecasts, the fastest first. Prints as text; :meth:`to_dict` for programs."""
 
     problem: str
@@ -66,24 +69,23 @@ class Prediction:
         """Return plain data, ready for JSON."""
         return asdict(self)
 
-    def __str__(self) -> str:
-        lines = [f"{self.problem} on {self.devices} devices; {self.rate}"]
-        lines.append(
-            f"{'algorithm':<11} {'mesh':<10} {'received':>11} {'memory':>11} {'seconds':>9} {'efficiency':>10}"
-        )
-        for x in self.forecasts:
-            mesh = "x".join(map(str, x.mesh if x.mesh[2] > 1 else x.mesh[:2]))
-            lines.append(
-                f"{x.algorithm:<11} {mesh:<10} {_size(x.bytes):>11} {_size(x.memory):>11} {x.seconds:>9.3g} "
-                f"{x.efficiency:>10.0%}"
+    def _parts(self) -> Iterator[Part]:
+        yield Facts([("product", f"{self.problem} on {self.devices} devices"), ("rate", self.rate)])
+        header = ("algorithm", "mesh", "received", "memory", "time", "", "efficiency")
+        rows = [
+            (
+                x.algorithm, "x".join(map(str, x.mesh if x.mesh[2] > 1 else x.mesh[:2])), _size(x.bytes),
+                _size(x.memory), units.duration(x.seconds), bar, f"{x.efficiency:.0%}",
             )
-        lines.append(f"lower bound: {_size(self.lower_bound)} received")
-        return "\n".join(lines)
+            for x, bar in zip(self.forecasts, bars([x.seconds for x in self.forecasts]))
+        ]  # fmt: skip
+        yield Table(header, rows, right=("received", "memory", "time", "efficiency"))
+        yield Facts([("lower bound", f"{_size(self.lower_bound)} received")])
 
 
 def predict(
     m: int, n: int, k: int, mesh: int | Sequence[int], dtype: Any = "float32", *, rate: float | None = None,
-    bandwidth: float = 1.25e9, latency: float = 5e-5, memory: int | None = None, overlap: bool = False,
+    bandwidth: float = 1.25e9, latency: float = 5e-5, memory: int | str | None = None, overlap: bool = False,
 ) -> Prediction:  # fmt: skip
     """Predict the cost of the product of (m, k) by (k, n) on ``mesh``, for each algorithm.
 
@@ -99,7 +101,7 @@ def predict(
         this process would choose for the product of one device.
     bandwidth : bytes a second that one device receives; the default is for a network of 10 Gbit/s.
     latency : seconds of one message.
-    memory : bytes of one device; algorithms that need more are left out.
+    memory : bytes of one device, or text such as "80GiB"; algorithms that need more are left out.
     overlap : whether transfers overlap with the products (the time is the longer of the two) or precede them (the sum).
 
     Returns
@@ -112,6 +114,10 @@ def predict(
     InputError : sizes or a mesh that are not positive integers; no algorithm fits in ``memory``.
     DTypeError : a dtype outside the table.
 
+    See Also
+    --------
+    gemmhub.distributed.measure : measure the speeds that a prediction takes.
+
     Examples
     --------
     >>> from gemmhub.distributed import predict
@@ -122,6 +128,7 @@ def predict(
     for name, size in (("m", m), ("n", n), ("k", k)):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise InputError(name, f"{size!r}", "a positive int")
+    limit = None if memory is None else units.memory(memory, "memory")
     operand_dtype = dtypes.as_dtype(dtype, "dtype")
     out = (
         np.dtype(np.float32)
@@ -149,12 +156,12 @@ def predict(
                 seconds,
                 alone / (devices * seconds) if seconds else 1.0,
             )
-            if (memory is None or held <= memory) and (
+            if (limit is None or held <= limit) and (
                 name not in forecasts or _order(forecast) < _order(forecasts[name])
             ):
                 forecasts[name] = forecast
     if not forecasts:
-        raise InputError("memory", f"{memory} bytes a device", "at least what one algorithm needs", "use more devices")
+        raise InputError("memory", f"{limit} bytes a device", "at least what one algorithm needs", "use more devices")
     ranked = tuple(sorted(forecasts.values(), key=_order))
     bound = lower_bound(m, n, k, devices, ranked[0].memory // operand_dtype.itemsize) * operand_dtype.itemsize
     return Prediction(f"{m}x{n}x{k} {operand_dtype}->{out}", devices, ranked, int(bound), source)

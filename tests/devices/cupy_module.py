@@ -154,6 +154,25 @@ def build(machine):
         def T(self):  # noqa: N802
             return self._view(self.host.T)
 
+        def transpose(self, axes):
+            return self._view(self.host.transpose(axes))
+
+        def reshape(self, shape):
+            host = self.host.reshape(shape)
+            return self._view(host) if np.may_share_memory(host, self.host) else asarray(host)
+
+        def diagonal(self, offset, first, second):
+            return self._view(self.host.diagonal(offset, first, second))
+
+        def sum(self, axes, dtype):
+            return asarray(self.host.sum(axes, dtype=dtype))
+
+        def astype(self, dtype):
+            return asarray(self.host.astype(dtype))
+
+        def __mul__(self, other):
+            return asarray(np.multiply(self.host, other.host))
+
     def elapsed(start, end):
         return max(1e-4, end.time - start.time)
 

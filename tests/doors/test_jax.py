@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -291,18 +292,44 @@ def test_what_no_program_can_do_is_done_at_once(rng):
     assert np.array_equal(np.asarray(door.matmul(x.real, packed)), np.asarray(gemmhub.matmul(x.real, packed)))
 
 
-def test_results_of_64_bits_without_x64():
-    """A DTypeError, not JAX's warning about a dtype that the caller did not request."""
+def test_results_of_64_bits_without_x64(rng):
+    """They are of 32 bits, as those of jax.numpy."""
     with jax.enable_x64(False), warnings.catch_warnings():
         warnings.simplefilter("error")
-        i, u, f = (jnp.ones((2, 2), x) for x in ("int32", "uint32", "float32"))
-        for call in (door.matmul, jax.jit(door.matmul), jax.jit(gemmhub.matmul)):
-            for a, b in ((i, f), (u, i), (f, i)):
-                with pytest.raises(DTypeError, match=r"out_dtype: \w+64, which JAX has not enabled.*jax_enable_x64"):
-                    call(a, b)
-        with pytest.raises(DTypeError, match="out_dtype: float64"):
-            door.matmul(f, f, out_dtype="float64")
+        x, y = rng.standard_normal((5, 4)), rng.standard_normal((4, 3))
+        operands = {
+            "f8": x,
+            "f4": x.astype(np.float32),
+            "i8": rng.integers(-9, 9, (5, 4)),
+            "u4": np.full((5, 4), 3, np.uint32),
+        }
+        others = {"f4": y.astype(np.float32), "i4": rng.integers(-9, 9, (4, 3), np.int32), "c16": y + 1j * y}
+        for (left, a), (right, b) in itertools.product(operands.items(), others.items()):
+            calls = (door.matmul,) if right == "c16" else (door.matmul, jax.jit(door.matmul), jax.jit(gemmhub.matmul))
+            for call in calls:
+                result, expected = call(a, b), jnp.matmul(a, b)
+                assert result.dtype == expected.dtype, (left, right)
+                read = (np.asarray(jnp.asarray(x)) for x in (a, b))
+                assert ratio(np.asarray(result), *read, out_dtype=result.dtype) <= 1
+        i, f = jnp.ones((2, 2), jnp.int32), jnp.ones((2, 2), jnp.float32)
         assert door.matmul(i, f, out_dtype="float32").dtype == np.float32
+        of_f = jax.grad(lambda f: door.matmul(i, f, activation="silu").sum())(f)
+        assert of_f.dtype == np.float32
+
+
+def test_a_result_of_64_bits_that_is_named_without_x64():
+    """The warning of jax.numpy."""
+    with jax.enable_x64(False):
+        i, f, c = (jnp.ones((2, 2), x) for x in ("int32", "float32", "complex64"))
+        for x, wanted, enabled in ((f, "float64", "float32"), (i, "int64", "int32"), (c, "complex128", "complex64")):
+            text = f"Explicitly requested dtype {wanted} requested in .* truncated to dtype {enabled}"
+            with pytest.warns(UserWarning, match=text):
+                assert door.matmul(x, x, out_dtype=wanted).dtype == enabled
+            with pytest.warns(UserWarning, match=text):
+                assert jnp.matmul(x, x, preferred_element_type=wanted).dtype == enabled
+        with pytest.warns(UserWarning, match="requested in gemmhub.matmul"):
+            assert jax.jit(lambda x: door.matmul(x, x, out_dtype="float64"))(f).dtype == np.float32
+    assert door.matmul(f, f, out_dtype="float64").dtype == np.float64
 
 
 def test_a_new_activation_has_gradients(monkeypatch, operands):

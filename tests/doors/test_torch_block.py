@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 import gemmhub
+from gemmhub._contractions import contract
 from gemmhub.errors import InputError
 
 torch = pytest.importorskip("torch", minversion="2.6", reason="torch is not installed")
@@ -33,6 +34,7 @@ def calls(monkeypatch):
             return gemmhub.matmul(*operands, **options)
 
     monkeypatch.setattr(mode, "api", Spy)
+    monkeypatch.setattr(contract, "api", Spy)
     monkeypatch.setattr(mode.calls, "repeated_linear", lambda a, weight, options: None)  # each call reaches the spy
     return seen
 
@@ -194,6 +196,13 @@ def test_blocks_in_compiled_functions(rng):
         warnings.simplefilter("ignore")
         with pytest.raises(Exception, match="no backend is called 'nope'"):
             torch.compile(lambda x: door.use(backend="nope"), fullgraph=True, backend=backend)(a)
+
+
+def test_a_wrong_keyword_is_named():
+    with pytest.raises(TypeError, match=r"'dtype'; allowed: precision, deterministic, backend"):
+        gemmhub.torch.use(dtype=3)
+    with pytest.raises(TypeError, match=r"'precison'; did you mean precision=\?"):
+        gemmhub.torch.use(precison="tf32")
 
 
 def test_an_old_torch_is_refused(monkeypatch):

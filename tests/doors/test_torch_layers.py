@@ -1,4 +1,4 @@
-"""Layers whose weights are not parameters, or multiply themselves; and what other libraries do with replaced layers."""
+"""Layers whose weights are not parameters, or override products; and what other libraries do with replaced layers."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def test_weights_that_are_no_parameters(change, order, layer, calls, rng):
     with torch.no_grad():
         assert torch.equal(gradient, gemmhub.matmul(torch.ones(5, 6), layer.weight))
     assert len(calls) == 2
-    assert door.accelerate(layer).replaced == ("",)  # again: it stays gemmhub's
+    again = door.accelerate(layer)  # it stays gemmhub's
+    assert (again.replaced, again.already) == ((), ("",))
 
 
 def test_replicas_of_data_parallel(layer, calls, rng):
@@ -122,7 +123,7 @@ def test_only_parameters_are_shared(layer):
     assert door.Linear.from_linear(without).bias is None
 
 
-class Quantised(torch.Tensor):
+class Quantized(torch.Tensor):
     """Like the tensors of torchao: whole numbers and a scale, with torch.nn.functional.linear alone."""
 
     @staticmethod
@@ -144,10 +145,10 @@ class Quantised(torch.Tensor):
     def __torch_dispatch__(cls, function, types, arguments=(), named=None):
         if function is torch.ops.aten.detach.default:
             return cls(arguments[0].whole, arguments[0].scale)
-        raise NotImplementedError(f"Quantised: {function}")
+        raise NotImplementedError(f"Quantized: {function}")
 
 
-class Dispatching(Quantised):
+class Dispatching(Quantized):
     """The same where torch's operators are handled, instead of its functions."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -162,7 +163,7 @@ class Dispatching(Quantised):
         raise NotImplementedError(f"Dispatching: {function}")
 
 
-@pytest.mark.parametrize("kind", [Quantised, Dispatching])
+@pytest.mark.parametrize("kind", [Quantized, Dispatching])
 def test_weights_that_multiply_themselves(kind, layer, calls, rng):
     """They stay with torch: gemmhub reads memory that they do not have."""
     x = whole(rng, 5, 8)
@@ -177,7 +178,7 @@ def test_weights_that_multiply_themselves(kind, layer, calls, rng):
             assert torch.equal(changed(x), expected)
         report = door.accelerate(changed)
         assert report.left == {
-            "": f"a Linear whose weight is of type {kind.__name__}, which multiplies itself (quantised weights)"
+            "": f"a Linear whose weight is of type {kind.__name__}, which overrides products (quantized weights)"
         }
         assert torch.equal(changed(x), expected)
     assert not calls
@@ -210,9 +211,9 @@ def test_quantization_by_torch_finds_replaced_layers(layer, rng):
     model, x = torch.nn.Sequential(layer, torch.nn.ReLU()), whole(rng, 5, 8)
     expected = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
     door.accelerate(model)
-    quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
-    assert type(quantised[0]) is type(expected[0]) is torch.ao.nn.quantized.dynamic.Linear
-    assert torch.equal(quantised(x), expected(x))
+    quantized = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
+    assert type(quantized[0]) is type(expected[0]) is torch.ao.nn.quantized.dynamic.Linear
+    assert torch.equal(quantized(x), expected(x))
     fused = torch.nn.Sequential(door.Linear(8, 6, activation="relu"))  # which would lose its activation
     assert type(torch.ao.quantization.quantize_dynamic(fused, {torch.nn.Linear})[0]) is door.Linear
 
@@ -251,6 +252,17 @@ def test_quantization_by_torchao(layer, rng):
             assert torch.equal(each(x), expected(x))
             with door.use():
                 assert torch.equal(each(x), expected(x))
+
+
+def test_a_wrong_argument_of_accelerate_is_named():
+    with pytest.raises(TypeError, match=r"'pack'; did you mean packed=\?; allowed: precision, backend, packed"):
+        door.accelerate(torch.nn.Linear(2, 2), pack=True)
+    with pytest.raises(InputError, match=r"model: an int; allowed: a torch\.nn\.Module\. pass the model"):
+        door.accelerate(3)
+
+
+def test_an_accelerated_model_prints_its_counts():
+    assert str(door.accelerate(torch.nn.Linear(2, 2))) == "1 linear layer (the model itself) replaced, 0 modules left"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import gemmhub
+from gemmhub._contractions import contract
 from gemmhub.errors import InputError
 
 torch = pytest.importorskip("torch", minversion="2.6", reason="torch is not installed")
@@ -41,6 +42,7 @@ def calls(monkeypatch):
             return gemmhub.matmul(*operands, **options)
 
     monkeypatch.setattr(mode, "api", Spy)
+    monkeypatch.setattr(contract, "api", Spy)
     monkeypatch.setattr(nn, "api", Spy)
     monkeypatch.setattr(nn.calls, "repeated_linear", lambda a, weight, options: None)  # each call reaches the spy
     return seen
@@ -235,11 +237,36 @@ def test_what_is_replaced_and_what_is_left(rng):
     assert all(x is y for x, y in zip(model.parameters(), parameters))
     model[0](draw(rng, 3, 8))
     assert seen == [1]
-    assert door.accelerate(model) == report  # again
+    assert report.already == ()
+    again = door.accelerate(model)
+    assert (again.replaced, again.already, again.left) == ((), report.replaced, report.left)
     alone = torch.nn.Linear(3, 3)
     assert door.accelerate(alone).replaced == ("",)
     assert isinstance(alone, door.Linear)
     assert type(copy.deepcopy(alone)) is type(alone)
+
+
+def test_printed_reports():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.Embedding(4, 3))
+    alone = door.accelerate(model[0])
+    assert str(alone) == "1 linear layer (the model itself) replaced, 0 modules left"
+    assert repr(alone) == f"<Accelerated: {alone}>"
+    rest = door.accelerate(model)
+    words = "1 linear layer replaced, 1 linear layer computed by gemmhub already, 1 module left"
+    assert str(rest) == f"{words}\n  2: an Embedding: it looks rows up"
+    assert repr(rest) == f"<Accelerated: {words}>"
+    again = door.accelerate(model)
+    assert str(again).startswith("0 linear layers replaced, 2 linear layers computed by gemmhub already, 1 module left")
+    before = str(again)
+    again.undo()
+    assert str(again) == before, "it changed no layer"
+    rest.undo()
+    assert repr(rest) == f"<Accelerated: undone: {words}>"
+    assert "undone" not in str(alone)
+    with alone:
+        pass
+    assert str(alone) == "undone: 1 linear layer (the model itself) replaced, 0 modules left"
+    assert repr(door.accelerate(torch.nn.ReLU())) == "<Accelerated: 0 linear layers replaced, 0 modules left>"
 
 
 def test_models_of_transformers(calls):

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from products import F32, ratio
+from products import F32, draw, ratio
 
 import gemmhub
 
@@ -127,19 +127,46 @@ def test_the_weight_of_a_layer_gets_its_own_gradient(order, operands, rng):
         assert np.array_equal(grads[1].numpy(), ones.sum(1))
 
 
-def test_lazily_conjugated_operands_are_never_taken_for_plain_ones(rng):
-    z = torch.from_numpy(rng.standard_normal((4, 4)) + 1j * rng.standard_normal((4, 4)))
-    plain = gemmhub.matmul(z, z)
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_lazily_conjugated_operands_are_never_taken_for_plain_ones(dtype, rng):
+    x, y = (torch.from_numpy(draw(rng, shape, dtype)) for shape in ((5, 4), (5, 6)))
     for _ in range(3):
-        assert torch.equal(gemmhub.matmul(z, z), plain)
-    for lazy in (z.conj(), z.t().conj()):
-        with pytest.raises(gemmhub.errors.InputError, match="resolve_"):
-            gemmhub.matmul(lazy, z)
-    x = torch.from_numpy(rng.standard_normal((4, 4)))
+        gemmhub.matmul(x.mT, y)
+    for left, right in ((x.mH, y), (x.conj().mT, y.conj()), (x.mT, y.conj()), (torch._neg_view(x).mH, y)):
+        for _ in range(3):
+            result = gemmhub.matmul(left, right)
+            assert not result.is_conj()
+            assert ratio(result.numpy(), left.resolve_conj().numpy(), right.resolve_conj().numpy()) <= 1
+    x, y = torch.from_numpy(draw(rng, (4, 4), F32)), torch.from_numpy(draw(rng, (4, 4), F32))
     for _ in range(3):
-        gemmhub.matmul(x, x)
-    with pytest.raises(gemmhub.errors.InputError, match="resolve_"):
-        gemmhub.matmul(torch.complex(x, x).conj().imag, x)
+        gemmhub.matmul(x, y)
+    assert ratio(gemmhub.matmul(torch.complex(x, x).conj().imag, y).numpy(), -x.numpy(), y.numpy()) <= 1
+
+
+def test_the_copy_of_a_lazily_conjugated_operand_is_reported(rng):
+    x, y = (torch.from_numpy(draw(rng, (4, 4), np.complex64)) for _ in range(2))
+    (copy,) = gemmhub.explain(x, y.mH).copies
+    assert (copy.operand, copy.nbytes, copy.why) == ("b", 128, "torch has conjugated it lazily")
+    assert gemmhub.explain(x, y.mT).copies == ()
+    assert gemmhub.spot_check(x.mH, y, gemmhub.matmul(x.mH, y))
+    assert not gemmhub.spot_check(x.mT, y, gemmhub.matmul(x.mH, y))
+    assert gemmhub.compare(x.mH, y)
+    assert torch.equal(gemmhub.matmul(x, gemmhub.pack(y.conj())), gemmhub.matmul(x, gemmhub.pack(y.conj().clone())))
+
+
+def test_gradients_through_a_lazy_conjugation(rng):
+    x, y = (torch.from_numpy(draw(rng, shape, np.complex128)).requires_grad_() for shape in ((3, 2), (3, 4)))
+    assert torch.autograd.gradcheck(lambda x, y: gemmhub.matmul(x.mH, y), (x, y))
+    assert torch.autograd.gradcheck(lambda x, y: gemmhub.matmul(y.conj().mT, torch._neg_view(x)), (x, y))
+    assert torch.autograd.gradgradcheck(lambda x, y: gemmhub.matmul(x.mH, y), (x, y))
+
+
+def test_lazy_conjugations_in_traced_functions(rng):
+    x, y = (torch.from_numpy(draw(rng, shape, np.complex64)) for shape in ((5, 4), (5, 6)))
+    expected = gemmhub.matmul(x.mH, y)
+    compiled = torch.compile(lambda x, y: gemmhub.matmul(x.mH, y), backend="aot_eager")
+    assert torch.equal(compiled(x, y), expected)
+    assert torch.equal(torch.vmap(lambda x: gemmhub.matmul(x.mH, y))(x[None]), expected[None])
 
 
 def test_wrappers_that_outlived_their_transform(operands):
@@ -256,13 +283,12 @@ def test_a_repeated_linear_function_in_a_block_is_not_analysed(operands):
                 linear(a, weight, other)
 
 
-def test_negated_views_with_unit_strides_are_refused_by_warm_calls(rng):
+def test_negated_views_with_unit_strides_are_resolved_by_warm_calls(rng):
     """torch negates lazily: the memory holds the elements with the other sign."""
     a, b = torch.from_numpy(rng.standard_normal((3, 4))), torch.from_numpy(rng.standard_normal((4, 5)))
     for _ in range(3):
         gemmhub.matmul(a, b)
-    with pytest.raises(gemmhub.errors.InputError, match="resolve_"):
-        gemmhub.matmul(torch._neg_view(a), b)
+    assert torch.equal(gemmhub.matmul(torch._neg_view(a), b), -gemmhub.matmul(a, b))
 
 
 def test_a_plan_refuses_tangents(rng):

@@ -23,16 +23,22 @@ CHECKS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_processes(ranks, tmp_path):
+OF_FOUR = CHECKS if "TEST_VARIANTS" in os.environ else (
+    "products", "exact", "shapes", "wide_sums", "gradients", "two_dimensions", "chunks", "layers",
+)  # fmt: skip
+"""What depends on the number of processes; with TEST_VARIANTS (``make test-all``) everything."""
+
+
+@pytest.mark.parametrize(("ranks", "names"), [(2, CHECKS), (4, OF_FOUR)], ids=["2", "4"])
+def test_processes(ranks, names, tmp_path):
     """Two and four processes over gloo; tests/doors/multiply_in_parallel.py has the checks."""
     root = HERE.parents[1]
-    command = [sys.executable, str(HERE / "multiply_in_parallel.py"), str(ranks), str(tmp_path / "store")]
+    command = [sys.executable, str(HERE / "multiply_in_parallel.py"), str(ranks), str(tmp_path / "store"), *names]
     paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, env={**os.environ, "PYTHONPATH": paths})
     said = done.stdout.split("\n")
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
-    assert [f"{name} passed" for name in CHECKS] == [line for line in said if line.endswith(" passed")]
+    assert [f"{name} passed" for name in names] == [line for line in said if line.endswith(" passed")]
 
 
 def sizes(m, n, k, mesh=(8,), device="cuda"):

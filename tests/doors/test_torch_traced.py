@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from products import ratio
 
 import gemmhub
 from gemmhub.errors import GemmhubError, InputError
@@ -331,3 +332,17 @@ def test_what_describes_a_product_under_autocast(wanted, grad, operands):
     assert not gemmhub.spot_check(x, w, products[1])  # outside of the region it is not the product of these operands
     with torch.autocast("cpu", dtype=dtype):
         assert gemmhub.spot_check(x.numpy(), w.detach().numpy(), products[2])  # arrays of NumPy are not rounded
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_the_function_itself_is_compiled(backend, rng):
+    """torch.compile(gemmhub.matmul) is one graph, whose product is the operator."""
+    a, b = (torch.from_numpy(rng.standard_normal(shape).astype(np.float32)) for shape in ((4, 8), (8, 6)))
+    compiled = torch.compile(gemmhub.matmul, backend=backend, fullgraph=True)
+    assert torch.equal(compiled(a, b), gemmhub.matmul(a, b))
+    options = {"bias": b[0], "activation": "gelu"}
+    assert torch.equal(compiled(a, b, **options), gemmhub.matmul(a, b, **options))
+    x = a.clone().requires_grad_()
+    compiled(x, b).sum().backward()
+    assert ratio(x.grad.numpy(), np.ones((4, 6), np.float32), b.numpy().T) <= 1
+    assert gemmhub.matmul(a.numpy(), b.numpy()).shape == (4, 6)

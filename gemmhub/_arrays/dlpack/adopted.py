@@ -22,6 +22,7 @@ from gemmhub._arrays.dlpack.operands import unconverted
 from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
 from gemmhub._base.geometry import DeviceView
 from gemmhub._base.guard import words
+from gemmhub._base.wording import instance
 from gemmhub.capability import Device
 from gemmhub.errors import DeviceError, InputError, OutputError
 from gemmhub.packed import PackedB
@@ -47,7 +48,7 @@ def arrays(x: Any, argument: str) -> AdoptedArrays | None:
         try:
             device_code, index = (int(part) for part in x.__dlpack_device__())
         except Exception as error:  # foreign code
-            raise DeviceError(argument, f"a {type(x).__qualname__} on no device: {words(error)}", _ALLOWED) from error
+            raise DeviceError(argument, f"{instance(type(x))} on no device: {words(error)}", _ALLOWED) from error
         if device_code == 1:
             return None
         if device_code not in _CUDA:
@@ -66,7 +67,7 @@ def arrays(x: Any, argument: str) -> AdoptedArrays | None:
         except Exception as error:  # foreign code
             raise DeviceError(
                 argument,
-                f"a {type(x).__qualname__} whose address is not CUDA memory: {error}",
+                f"{instance(type(x))} whose address is not CUDA memory: {error}",
                 _ALLOWED,
             ) from error
     library = _library()
@@ -161,9 +162,7 @@ class AdoptedArrays:
         if isinstance(x, library.Tensor if isinstance(self._carrier, TorchArrays) else library.ndarray):
             return x
         if not (hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__")):
-            raise DeviceError(
-                argument, f"a {type(x).__qualname__}", f"{self.name} arrays on {self.device}", "convert it first"
-            )
+            raise DeviceError(argument, instance(type(x)), f"{self.name} arrays on {self.device}", "convert it first")
         try:
             with self._carrier.on(None):
                 if hasattr(x, "__dlpack__"):
@@ -175,7 +174,7 @@ class AdoptedArrays:
             raise
         except Exception as error:  # foreign code
             raise InputError(
-                argument, f"a {type(x).__qualname__} that {self._carrier.name} cannot import: {words(error)}",
+                argument, f"{instance(type(x))} that {self._carrier.name} cannot import: {words(error)}",
                 "arrays of one library that export DLPack or the CUDA array interface",
             ) from error  # fmt: skip
 
@@ -210,7 +209,7 @@ def _torch_view(torch: Any, x: Any, argument: str) -> Array:
     tensor = torch.as_tensor(x, device="cuda")
     if tensor.data_ptr() != int(interface["data"][0]) and tensor.numel():  # torch has copied it from another device
         raise DeviceError(
-            argument, f"a {type(x).__qualname__} on another device than the current one", "arrays on one device",
+            argument, f"{instance(type(x))} on another device than the current one", "arrays on one device",
             "make their device current, or install cupy",
         )  # fmt: skip
     producer = interface.get("stream")

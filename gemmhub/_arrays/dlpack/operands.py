@@ -13,6 +13,7 @@ from gemmhub._arrays.array_types import library_name
 from gemmhub._arrays.host.operands import SEQUENCES, NumpyArrays
 from gemmhub._arrays.torch import tensors
 from gemmhub._base.guard import words
+from gemmhub._base.wording import instance
 from gemmhub.array_library import HostArrays
 from gemmhub.dtypes import ML_DTYPES
 from gemmhub.errors import InputError
@@ -46,7 +47,7 @@ class DLPackArrays(NumpyArrays):
             raise
         except Exception as error:  # __dlpack__ is foreign code
             raise InputError(
-                argument, f"a {type(x).__qualname__} that NumPy cannot view: {words(error)}",
+                argument, f"{instance(type(x))} that NumPy cannot view: {words(error)}",
                 "CPU arrays that export DLPack", viewable(x),
             ) from error  # fmt: skip
         return native
@@ -57,7 +58,7 @@ class DLPackArrays(NumpyArrays):
     def key(self, x: Any) -> Hashable:
         """The facts of an array. TypeError for what is copied to one."""
         if isinstance(x, SEQUENCES):
-            raise TypeError(f"a {type(x).__qualname__} has no key")
+            raise TypeError(f"{instance(type(x))} has no key")
         return HostArrays.key(self, x)
 
     def wrap(self, native: Array, operands: tuple[Any, ...]) -> Array:
@@ -73,7 +74,7 @@ class DLPackArrays(NumpyArrays):
         except (AttributeError, BufferError, RuntimeError) as error:
             raise InputError(
                 "a, b",
-                f"a result of {native.dtype} cannot become a {type(like).__qualname__}: {words(error)}",
+                f"a result of {native.dtype} cannot become {instance(type(like))}: {words(error)}",
                 "arrays whose library has from_dlpack",
                 "pass numpy.from_dlpack(x) and convert the result",
             ) from None

@@ -9,6 +9,7 @@ import numpy as np
 
 from gemmhub._arrays import array_types
 from gemmhub._base.guard import words
+from gemmhub._base.wording import instance
 from gemmhub.array_library import HostArrays
 from gemmhub.errors import InputError
 
@@ -45,7 +46,7 @@ class NumpyArrays(HostArrays):
     def key(self, x: Any) -> Hashable:
         """The facts of an array. TypeError for what is copied to one, which may change from call to call."""
         if not isinstance(x, (np.ndarray, np.generic)):
-            raise TypeError(f"a {type(x).__qualname__} has no key")
+            raise TypeError(f"{instance(type(x))} has no key")
         return x.dtype, x.shape, x.strides, x.flags.num
 
 

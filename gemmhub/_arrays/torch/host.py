@@ -17,7 +17,7 @@ from gemmhub._arrays.torch.operands import torch_dtypes
 from gemmhub._base.geometry import as_matrix, expand, reach
 from gemmhub.array_library import FastPath
 from gemmhub.dtypes import ML_DTYPES, DType
-from gemmhub.errors import InputError
+from gemmhub.errors import DeviceError
 from gemmhub.operands import OPERANDS, Product
 from gemmhub.problem import GemmProblem
 
@@ -87,7 +87,7 @@ class TorchHostArrays(DLPackArrays):
         if known is None:
             raise dtypes.unsupported(argument, x.dtype)
         if not x.is_cpu:
-            raise InputError(argument, f"a tensor on {x.device}", "tensors on the CPU", "move it there with .cpu()")
+            raise DeviceError(argument, f"a tensor on {x.device}", "tensors on the CPU", "move it there with .cpu()")
         code, dtype = known
         if not pointer:
             return np.empty(tuple(x.shape), dtype)  # NumPy before 2 rejects an address of 0

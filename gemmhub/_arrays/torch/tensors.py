@@ -6,13 +6,14 @@ torch is never imported here: where a tensor exists, torch is loaded already.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 from gemmhub._base.geometry import MAX_ALIGNMENT
-from gemmhub.errors import InputError
+from gemmhub._base.wording import instance
+from gemmhub.errors import DeviceError, InputError
 
 LOWEST = "2.1"
 """The first version of torch with ``torch.autograd.graph.increment_version``, which every ``out=`` needs."""
@@ -30,7 +31,7 @@ def memory(x: Any, argument: str) -> int:
     cls: Any = type(x)
     if cls is not torch.Tensor and not plain_subclass(cls):
         raise InputError(
-            argument, f"a {cls.__qualname__}, a subclass of torch.Tensor that computes or wraps results itself",
+            argument, f"{instance(cls)}, a subclass of torch.Tensor that computes or wraps results itself",
             "torch.Tensor and torch.nn.Parameter",
             f"pass the plain tensor: {argument}.to_local() of a DTensor, {argument}.as_subclass(torch.Tensor) of a "
             "subclass that adds only names",
@@ -121,6 +122,24 @@ def traced(operands: Iterable[Any]) -> bool:
         if x.is_meta or _mapped_test()(x):
             return True
     return False
+
+
+def check_one_device(operands: Mapping[str, Any]) -> None:
+    """Raise DeviceError, naming the argument, unless all of these tensors are on one device.
+
+    An operator of torch with one operand on the device meta computes a shape alone: its result on another device is
+    memory that nothing has written.
+    """
+    first = next((name for name, x in operands.items() if not x.is_meta), None)
+    if first is None:
+        return
+    device = operands[first].device
+    for name, x in operands.items():
+        if x.device != device:
+            raise DeviceError(
+                name, f"{name} is torch on {x.device}, {first} is torch on {device}", "operands on one device",
+                "give it memory there first: on meta it has none" if x.is_meta else "move it there with .to()",
+            )  # fmt: skip
 
 
 @cache

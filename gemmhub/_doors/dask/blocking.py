@@ -13,8 +13,9 @@ from dask.utils import format_bytes, parse_bytes
 
 from gemmhub import api
 from gemmhub._doors.dask import cluster
-from gemmhub._doors.dask.operands import Chunks, Dimension, Product
-from gemmhub.errors import GemmhubError
+from gemmhub._doors.dask.operands import Array, Chunks, Dimension, Product
+from gemmhub.dtypes import DType
+from gemmhub.verdict import Decision
 
 _SHARE = 0.5
 """Fraction of a worker's memory that blocks of running tasks may take."""
@@ -156,23 +157,24 @@ def _seconds(call: Product, blocking: Blocking, workers: cluster.Cluster, block:
     )
 
 
-def estimated(call: Product, blocking: Blocking, workers: cluster.Cluster) -> Blocking:
-    """``blocking`` with the estimate of the backend that this process would choose for a block."""
+def estimated(call: Product, blocking: Blocking, workers: cluster.Cluster) -> tuple[Blocking, Decision]:
+    """``blocking`` with the estimate of the backend that this process would choose for a block, and that decision."""
     largest = {dimension: max(cut, default=0) for dimension, cut in blocking.chunks.items()}
-    batch = prod(size for x, size in largest.items() if x not in ("m", "n", "k"))
+    batch = [size for x, size in largest.items() if x not in ("m", "n", "k")]
     out = call.accumulator if blocking.steps > 1 else call.out_dtype
     operand_dtypes = call.a.array.dtype, call.b.array.dtype
     m, n, k = (largest[x] for x in "mnk")
-    # A broadcast number has no memory of its own.
-    left, right = (
-        np.broadcast_to(np.zeros((), dtype), shape)
-        for dtype, shape in zip(operand_dtypes, ((batch, m, k), (batch, k, n)))
-    )
-    try:
-        decision = api.explain(left, right, out_dtype=out)
-    except GemmhubError:
-        return blocking
-    if decision.chosen is None or decision[decision.chosen].seconds is None:
-        return replace(blocking, backend=decision.chosen or "")
-    seconds = _seconds(call, blocking, workers, float(decision[decision.chosen].seconds or 0.0))
-    return replace(blocking, seconds=seconds, backend=decision.chosen)
+    shapes = (*batch, m, k), (*batch, k, n)
+    left, right = (_without_memory(shape, dtype) for shape, dtype in zip(shapes, operand_dtypes))
+    decision = api.explain(left, right, out_dtype=out)
+    seconds = None if decision.chosen is None else decision[decision.chosen].seconds
+    if seconds is None:
+        return replace(blocking, backend=decision.chosen or ""), decision
+    whole = _seconds(call, blocking, workers, float(seconds))
+    return replace(blocking, seconds=whole, backend=decision.chosen or ""), decision
+
+
+def _without_memory(shape: tuple[int, ...], dtype: DType) -> Array:
+    """A row-major array with one element of memory, for a decision: it must not be read."""
+    strides = [dtype.itemsize * prod(shape[i + 1 :]) for i in range(len(shape))]
+    return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides, writeable=False)

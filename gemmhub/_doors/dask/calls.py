@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part
 from gemmhub._doors.dask import blocking, cluster, cost_estimate, graph, operands, packed
 from gemmhub._doors.dask.operands import Array, Product
 from gemmhub.errors import InputError, ShapeError
+from gemmhub.verdict import Decision
 
 
 def take(call: str, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
@@ -37,13 +40,13 @@ def matmul(a: Any, b: Any, **options: Any) -> Array:
     return graph.build(call, blocking.choose(call, cluster.present()))
 
 
-def explain(a: Any, b: Any, **options: Any) -> cost_estimate.CostEstimate:
+def explain(a: Any, b: Any, **options: Any) -> Decision:
     """The blocks of the product and their estimated cost; see :func:`gemmhub.explain`."""
     call, workers = operands.describe(a, b, options), cluster.present()
     return cost_estimate.estimate(call, blocking.choose(call, workers), workers)
 
 
-class DaskPlan:
+class DaskPlan(Report):
     """The result of :func:`gemmhub.plan` for Dask arrays: blocks are chosen once, for every later product.
 
     Attributes: ``decision``, the result of :func:`gemmhub.explain`.
@@ -67,8 +70,9 @@ class DaskPlan:
             raise ShapeError("a, b", _signature(call), _signature(self._call), "plan again for other operands")
         return graph.build(call, self._blocking)
 
-    def __repr__(self) -> str:
-        return f"<DaskPlan of {_signature(self._call)}>"
+    def _parts(self) -> Iterator[Part]:
+        yield Facts([("plan for", _signature(self._call))])
+        yield from self.decision._parts()
 
 
 def _signature(call: Product) -> str:

@@ -15,6 +15,7 @@ from dask.base import tokenize
 
 from gemmhub import dtypes
 from gemmhub._arrays.find import arrays_of
+from gemmhub._base.wording import instance
 from gemmhub._call.describe import product_shapes
 from gemmhub._call.options import DEFAULTS, Request, refuse_operands
 from gemmhub._call.options import request as parse_request
@@ -224,7 +225,7 @@ def as_dask(x: Any, axes: tuple[Dimension | None, ...], known: Mapping[Dimension
         return da.from_array(x, chunks=chunks, asarray=False)
     if QUERY_PLANNING:
         raise InputError(
-            "a, b", f"a {type(x).__qualname__} in memory, with array.query-planning on", "arrays of NumPy or cupy",
+            "a, b", f"{instance(type(x))} in memory, with array.query-planning on", "arrays of NumPy or cupy",
             "turn array.query-planning off, or convert it to a Dask array",
         )  # fmt: skip
     starts = [np.cumsum((0, *sizes)) for sizes in chunks]

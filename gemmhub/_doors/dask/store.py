@@ -19,6 +19,8 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from gemmhub._arrays.find import arrays_of
+from gemmhub._base import units
+from gemmhub._base.wording import instance
 from gemmhub._doors.dask import cluster, operands
 from gemmhub._doors.dask.block import located
 from gemmhub._doors.dask.graph import ProductLayer
@@ -41,12 +43,13 @@ class Stored:
     rounds: int
 
     def __str__(self) -> str:
-        return f"{self.written} blocks written in {self.rounds} rounds, {self.kept} kept, {self.repaired} repaired"
+        return f"blocks: {self.written} written, {self.kept} kept, {self.repaired} repaired; rounds: {self.rounds}"
 
 
 def store(
-    result: Array, target: Any, *, journal: str | Path | None = None, overwrite: bool = False, memory: int | None = None
-) -> Stored:
+    result: Array, target: Any, *, journal: str | Path | None = None, overwrite: bool = False,
+    memory: int | str | None = None,
+) -> Stored:  # fmt: skip
     """Compute ``result`` and write it into ``target``, block by block; skip blocks that an earlier run has written.
 
     The blocks are computed in rounds. Operands of one round fit in memory and are read again for the next, so that
@@ -63,7 +66,8 @@ def store(
     journal : path of the journal; by default that of the target followed by ".gemmhub.jsonl". A target without a path
         has no default, and is written from the start each time.
     overwrite : whether to ignore the journal and write all blocks.
-    memory : bytes of operands that the workers together may hold; by default 0.4 of their limits.
+    memory : bytes of operands that the workers together may hold, or text such as "8GiB"; by default 0.4 of their
+        limits.
 
     Returns
     -------
@@ -76,15 +80,21 @@ def store(
     InputError : not a Dask array; a journal of another product.
     OSError : a worker could not write, with its name and the cause (a full disk).
 
+    See Also
+    --------
+    gemmhub.distributed.predict : times and memory of a product on many devices.
+    gemmhub.matmul : a lazy product of Dask arrays.
+
     Examples
     --------
     >>> x = dask.array.ones((300, 200), chunks=100)
     >>> print(gemmhub.distributed.store(gemmhub.matmul(x, x.T), "product.npy"))
-    1 blocks written in 1 rounds, 0 kept, 0 repaired
+    blocks: 1 written, 0 kept, 0 repaired; rounds: 1
     """
     if not isinstance(result, da.Array):
-        raise InputError("result", f"a {type(result).__qualname__}", "an array of Dask", "gemmhub.matmul returns one")
+        raise InputError("result", instance(type(result)), "an array of Dask", "gemmhub.matmul returns one")
     operands.facts(result, "result")
+    limit = None if memory is None else units.memory(memory, "memory")
     opened, path = open_target(result, target)
     record = Journal.begin(path if journal is None else _path(journal, opened), result, overwrite)
     every = list(product(*(range(len(sizes)) for sizes in result.chunks)))
@@ -92,7 +102,7 @@ def store(
     intact = _intact(opened, result, done)
     record.keep(list(intact))
     written = rounds = 0
-    for batch in _rounds(result, [x for x in every if x not in intact], memory):
+    for batch in _rounds(result, [x for x in every if x not in intact], limit):
         sums = _compute(result, batch, opened)
         if isinstance(opened.array, np.ndarray) and _read(opened, _slices(result, batch[0])) != sums[0]:
             raise OutputError(
@@ -107,7 +117,7 @@ def store(
 def _path(journal: Any, target: Target) -> Path:
     """The path of a journal that the caller named."""
     if not isinstance(journal, (str, os.PathLike)):
-        raise InputError("journal", f"a {type(journal).__qualname__}", "a path, or None for the default")
+        raise InputError("journal", instance(type(journal)), "a path, or None for the default")
     path = Path(os.path.abspath(os.fsdecode(journal)))
     if target.file is not None and str(path) == target.file.path:
         raise OutputError("journal", f"{str(path)!r}, which is the target", "another file", "leave journal out")

@@ -23,6 +23,7 @@ from numpy.lib import format as npy
 
 from gemmhub._base import files
 from gemmhub._base.guard import message, neutral, words
+from gemmhub._base.wording import instance
 from gemmhub.errors import InputError, OutputError
 
 Array = Any
@@ -251,7 +252,7 @@ def _check_array(result: Array, array: Array) -> None:
         dtype, shape = np.dtype(array.dtype), tuple(map(int, array.shape))
     except (AttributeError, TypeError, ValueError):
         raise OutputError(
-            "target", f"a {type(array).__qualname__}", "a path, or an array of the result's shape and dtype",
+            "target", instance(type(array)), "a path, or an array of the result's shape and dtype",
             "pass the path of an npy file or of an array of zarr",
         ) from None  # fmt: skip
     _check_form(result, dtype, shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +50,17 @@ def matmul(a: Array, b: Array, /, *, out: Any = None, **options: Unpack[Options]
     Returns
     -------
     A jax.Array, or with ``pre_activation=True`` two. They have gradients (forward and reverse mode, of any order) with
-    respect to a, b, c, bias, scale_a, scale_b and scale_out.
+    respect to a, b, c, bias, scale_a, scale_b and scale_out. Without jax_enable_x64, operands and results of 64 bits
+    become those of 32 bits as in jax.numpy, with a warning where ``out_dtype`` names such a dtype.
 
     Raises
     ------
     ShapeError, DTypeError, InputError : a bad argument, while the function is traced.
     jax.errors.JaxRuntimeError : the product failed when the program ran; it has gemmhub's message.
+
+    See Also
+    --------
+    gemmhub.matmul : the same for arrays that JAX does not trace.
 
     Examples
     --------
@@ -65,8 +71,15 @@ def matmul(a: Array, b: Array, /, *, out: Any = None, **options: Unpack[Options]
     arrays = a, b, *map(arguments.get, ARRAYS)
     if any(isinstance(x, Tracer) for x in (out, *arrays)) or not _beyond_programs(arrays, {"out": out, **arguments}):
         return _traced(a, b, out=out, **arguments)
+    left: Any
+    right: Any
     left, right, *rest = (x if x is None or isinstance(x, (bool, PackedB)) else jnp.asarray(x) for x in arrays)
     arguments |= {name: x for name, x in zip(ARRAYS, rest) if x is not None}
+    if out is None:
+        wanted = arguments.get("out_dtype")
+        wanted = None if wanted is None else dtypes.as_dtype(wanted)
+        dtype = dtypes.output_dtype(np.dtype(left.dtype), np.dtype(right.dtype), wanted)
+        arguments["out_dtype"] = _enabled(dtype, wanted is not None)
     return api.matmul(left, right, out=out, **arguments)
 
 
@@ -135,18 +148,27 @@ def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
 
 
 def _result_dtype(a: Any, b: Any, request: Request) -> Any:
-    """The dtype of the result; DTypeError where JAX has none such, or passes none to compiled programs."""
+    """The dtype of the result of a compiled program; DTypeError for complex numbers, which JAX passes to none."""
     dtype = dtypes.output_dtype(a, b, request.out_dtype)
     if "c" in dtype.kind + a.kind + b.kind:
         raise DTypeError("a, b", "complex numbers in a function that JAX traces", "real ones", "multiply their parts")
-    enabled = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
-    if enabled != dtype:
-        raise DTypeError(
-            "out_dtype", f"{dtype}, which JAX has not enabled", "dtypes of 32 bits",
-            f'pass out_dtype="{enabled}" if the operands allow it, convert one of them, or set jax_enable_x64',
-        )  # fmt: skip
+    dtype = _enabled(dtype, request.out_dtype is not None)
     request.check_scalars(a, b, dtype)
     return dtype
+
+
+def _enabled(dtype: Any, explicit: bool) -> Any:
+    """``dtype``, or where JAX has not enabled its 64 bits the one of 32 bits, as jax.numpy has it: with a warning where
+    the caller has named the dtype.
+    """
+    enabled = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+    if explicit and enabled != dtype:
+        warnings.warn(
+            f"Explicitly requested dtype {dtype} requested in gemmhub.matmul is not available, and will be truncated "
+            f"to dtype {enabled}. Set jax_enable_x64 for 64 bits.",
+            UserWarning, stacklevel=3,
+        )  # fmt: skip
+    return enabled
 
 
 def _operand(name: str, x: Array, facts: Product) -> Array:

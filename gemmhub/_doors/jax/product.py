@@ -114,14 +114,14 @@ def _summed(x: Array, like: Any) -> Array:
 
 
 def _alike(x: Array, y: Array) -> tuple[Array, Array]:
-    """Both arrays in their common wider dtype."""
+    """Both arrays in their common wider dtype, of those that JAX has enabled."""
     if x.dtype == y.dtype:
         return x, y
     dtype_classes = [dtypes.info(np.dtype(z.dtype)).kind for z in (x, y)]
     if "float8" in dtype_classes:
         common = y.dtype if dtype_classes[0] == "float8" else x.dtype
     else:
-        common = dtypes.result_dtype(np.dtype(x.dtype), np.dtype(y.dtype))
+        common = jax.dtypes.canonicalize_dtype(dtypes.result_dtype(np.dtype(x.dtype), np.dtype(y.dtype)))
     return x.astype(common), y.astype(common)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,10 +12,12 @@ import torch
 from gemmhub import api, registration
 from gemmhub._arrays.torch import tensors
 from gemmhub._base.registered import Replay
+from gemmhub._base.wording import instance
 from gemmhub._call.options import ARRAYS, NUMBERS, request
 from gemmhub._doors.torch import node
+from gemmhub.capability import Copy
 from gemmhub.errors import GemmhubError, InputError
-from gemmhub.operands import OPERANDS
+from gemmhub.operands import OPERANDS, WRITTEN
 from gemmhub.packed import PackedB
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 _TENSORS = ("out", *ARRAYS)
 """Options that may be tensors."""
+
+_WRITTEN = ("out", *WRITTEN)
 
 _POSITIONAL = ("a", "b", "result")
 """The positional arguments of calls; spot_check alone has a result."""
@@ -38,7 +43,7 @@ _EVERY_OPERATOR = (
 def multiplies_itself(*found: Any) -> bool:
     """Whether one of these tensors is of a subclass that defines itself what torch's products of it are.
 
-    Quantised weights, packed sparse weights and quantities with units are such tensors: their elements are not in their
+    Quantized weights, packed sparse weights and quantities with units are such tensors: their elements are not in their
     memory, or are not all that counts. Only their own code can multiply them.
     """
     for x in found:
@@ -89,10 +94,16 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
         from gemmhub._doors.torch import sharded
 
         return sharded.take(call, operands, options)
-    if call in ("plan", "pack"):
-        return NotImplemented  # they refuse tensors that require grad, which they would lose, and round no operand
+    tensors.check_one_device(found)
+    if call == "plan":
+        return NotImplemented  # it refuses what it would lose: gradients, pending conjugations; and rounds no operand
     if call == "matmul" and tensors.traced(found.values()):
         return through_operator(operands, options)
+    pending = {name: x for name, x in found.items() if name not in _WRITTEN and _pending(x)}
+    if pending:
+        return _resolved(call, operands, options, pending)
+    if call == "pack":
+        return NotImplemented
     rounded = [x for name, x in found.items() if _converts(name) and name != "result"]
     cast = autocast(rounded, options)
     if call != "matmul":
@@ -102,6 +113,46 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
     if cast is None:
         return NotImplemented
     return api.matmul(*map(cast, operands), **_cast(options, cast))
+
+
+def _pending(x: Any) -> bool:
+    """Whether torch has conjugated or negated a plain tensor lazily: its memory does not hold its elements."""
+    plain = type(x) is torch.Tensor or tensors.plain_subclass(type(x))
+    return plain and (x.is_conj() or x.is_neg())
+
+
+def _resolved(
+    call: str, operands: tuple[Any, ...], options: Mapping[str, Any], pending: Mapping[str, torch.Tensor]
+) -> Any:  # fmt: skip
+    """The result of a call whose ``pending`` operands are copied first, as torch's own products copy them.
+
+    The copies are recorded for autograd. No backend here conjugates an operand while it reads it.
+    """
+
+    def plain(x: Any) -> Any:
+        return x.resolve_conj().resolve_neg() if isinstance(x, torch.Tensor) else x
+
+    changed = {name: plain(x) if name in pending else x for name, x in options.items()}
+    result = _function(call)(*map(plain, operands), **changed)
+    if call != "explain":
+        return result
+    copies = tuple(
+        Copy(name, x.numel() * x.element_size(), f"torch has {'conjugated' if x.is_conj() else 'negated'} it lazily")
+        for name, x in pending.items()
+    )
+    return replace(result, copies=(*copies, *result.copies))
+
+
+def _function(call: str) -> Callable[..., Any]:
+    """The public function of this name."""
+    from gemmhub._check.spot_check import spot_check
+    from gemmhub._measure.compare import compare
+
+    functions: Mapping[str, Callable[..., Any]] = {
+        "matmul": api.matmul, "explain": api.explain, "pack": api.pack, "tune": api.tune, "compare": compare,
+        "spot_check": spot_check,
+    }  # fmt: skip
+    return functions[call]
 
 
 def _converts(name: str) -> bool:
@@ -146,7 +197,7 @@ def through_operator(operands: tuple[Any, ...], options: Mapping[str, Any]) -> A
         if name is None or isinstance(error, GemmhubError):
             raise
         raise InputError(
-            name, f"a {type(named[name]).__qualname__}, which does not implement torch.ops.gemmhub.matmul",
+            name, f"{instance(type(named[name]))}, which does not implement torch.ops.gemmhub.matmul",
             "tensors, and subclasses that implement it",
             f"multiply by torch, or pass a plain tensor ({name}.dequantize())",
         ) from error  # fmt: skip
@@ -219,16 +270,7 @@ def _about(
     """
     if cast is None and not (recorded and call in ("explain", "spot_check")):
         return NotImplemented
-    from gemmhub._check.spot_check import spot_check
-    from gemmhub._measure.compare import compare
-
-    functions: Mapping[str, Callable[..., Any]] = {
-        "explain": api.explain,
-        "tune": api.tune,
-        "compare": compare,
-        "spot_check": spot_check,
-    }
-    function = functions[call]
+    function = _function(call)
     if recorded and call in ("explain", "spot_check"):  # they compute nothing that has a gradient
         with torch.no_grad():
             return function(*operands, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -12,7 +12,9 @@ from gemmhub import api
 from gemmhub._arrays.plugin_arrays import plugin_arrays
 from gemmhub._arrays.torch import tensors
 from gemmhub._base.device_types import of_torch
-from gemmhub._doors.einsum import Contraction, contraction
+from gemmhub._base.wording import unexpected
+from gemmhub._contractions.contract import one_product
+from gemmhub._contractions.equation import Equation, parse
 from gemmhub._doors.torch import calls
 from gemmhub.dtypes import single
 from gemmhub.errors import InputError
@@ -45,6 +47,11 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
     InputError : an unknown precision or backend; a torch older than 2.6, whose compiler would pass over the block.
     NoBackendError : a product that no backend here can compute. There is no fallback to torch.
 
+    See Also
+    --------
+    gemmhub.torch.accelerate : replace the linear layers of one model.
+    gemmhub.use : settings of gemmhub for a block of code.
+
     Examples
     --------
     >>> x = torch.randn(64, 32, dtype=torch.float64)
@@ -53,9 +60,16 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
     """
 
     def __init__(
-        self, *, precision: str | None = None, deterministic: bool = False, backend: str | None = None
+        self,
+        *,
+        precision: str | None = None,
+        deterministic: bool = False,
+        backend: str | None = None,
+        **others: NoReturn,
     ) -> None:
         super().__init__()
+        for name in others:
+            raise unexpected(name, ("precision", "deterministic", "backend"))
         if not _TRACED:
             raise InputError(
                 "use", f"torch {torch.__version__}, whose compiler passes over such a block",
@@ -82,7 +96,7 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
         elif function in _EINSUM and not named:
             equation = _untraced(_contraction, arguments)
             if equation is not None:
-                return _einsum(equation, _operands(arguments), self.options)
+                return one_product(equation, _operands(arguments), self.options)
         return function(*arguments, **named)
 
 
@@ -289,27 +303,26 @@ def _operands(arguments: tuple[Any, ...]) -> list[Any]:
     return [*operands[0]] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
 
 
-def _contraction(arguments: tuple[Any, ...]) -> Contraction | None:
-    """The contraction of two operands that an einsum is; None for every other one."""
+def _contraction(arguments: tuple[Any, ...]) -> Equation | None:
+    """The equation of an einsum that is one product of two operands; None for every other one."""
     operands = _operands(arguments)
     if len(operands) != 2 or not isinstance(arguments[0], str) or not _alike(*operands):
         return None
-    parse = contraction.__wrapped__ if torch.compiler.is_compiling() else contraction  # the compiler warns of caches
-    parsed = parse(arguments[0].replace(" ", ""))
-    a, b = operands
-    return None if parsed is None or parsed.sizes(a.shape, b.shape) is None else parsed
+    parsed = _parsed(arguments[0], operands[0].dim(), operands[1].dim())
+    if parsed is None or not parsed.product or not parsed.agree([x.shape for x in operands]):
+        return None
+    return parsed
 
 
-def _einsum(equation: Contraction, operands: list[Tensor], options: dict[str, Any]) -> Tensor:
-    """A contraction of two operands as one product."""
-    a, b = operands
-    sizes = {**dict(zip(equation.b, b.shape)), **dict(zip(equation.a, a.shape))}
-    left = a.permute(equation.left()).reshape(equation.shape(sizes, equation.rows, equation.inner))
-    right = b.permute(equation.right()).reshape(equation.shape(sizes, equation.inner, equation.columns))
-    result = api.matmul(left, right, **options)
-    return result.reshape([sizes[x] for x in equation.batch + equation.rows + equation.columns]).permute(
-        equation.result()
-    )
+def _parsed(equation: str, *dimensions: int) -> Equation | None:
+    """An equation; None for one that torch refuses, or reads in its own way."""
+    try:
+        return parse(equation, dimensions)
+    except InputError:
+        return None
+
+
+_parsed._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result
 
 
 _T, _OUT, _SUM = torch.Tensor, ("out",), ("beta", "alpha")

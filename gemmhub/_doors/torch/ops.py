@@ -11,18 +11,22 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from math import prod
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
+from torch.utils import _python_dispatch as python_dispatch
+from torch.utils import flop_counter
 
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.operands import epilogue_dtype, output_dtype, torch_dtypes
-from gemmhub._call.describe import describe
-from gemmhub._call.options import OPTIONS, Options, refuse_recorded, request
+from gemmhub._base.wording import instance
+from gemmhub._call.describe import describe, product_shapes
+from gemmhub._call.options import Options, refuse_recorded, request, unknown
 from gemmhub._doors.torch import activations, gradients, node, shapes
 from gemmhub._doors.torch.vmap import batched
 from gemmhub.errors import GemmhubError, InputError, ShapeError
@@ -54,15 +58,16 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = Non
 
         return sharded.matmul(a, b, out=out, stream=stream, **options)
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        types = f"a {type(a).__name__} and a {type(b).__name__}"
+        types = f"{instance(type(a))} and {instance(type(b))}"
         raise InputError(
             "a, b", types, "tensors, in a function that torch traces", "convert them to tensors outside of it"
         )
+    shapes.check_devices({"a": a, "b": b, "out": out, **options})
     if stream is not None:
         raise InputError("stream", "given in a function that torch traces", "None", "make the stream current")
     for name in options:
         if name not in _NAMES and name not in WRITTEN:
-            raise TypeError(f"unexpected keyword argument {name!r}; allowed: out, {', '.join(OPTIONS)}")
+            raise unknown(name)
     refuse_recorded(options)
     wanted = options.get("out_dtype")
     if wanted is not None and not isinstance(wanted, torch.dtype):
@@ -157,6 +162,7 @@ def _same(x: Tensor, y: Tensor) -> bool:
 def _fake(a: Tensor, b: Tensor, *values: Any) -> Tensor:
     """A tensor like the result, of any size, symbolic ones included."""
     _refuse_packages()
+    shapes.check_devices({"a": a, "b": b, **dict(zip(_NAMES, values))})
     shape, dtype = _result(a, b, values)
     return a.new_empty(_columns(shape, b, values), dtype=dtype)
 
@@ -169,6 +175,7 @@ def _fake_both(a: Tensor, b: Tensor, *values: Any) -> tuple[Tensor, Tensor]:
 
 def _fake_out(a: Tensor, b: Tensor, out: Tensor, *values: Any) -> None:
     _refuse_packages()
+    shapes.check_devices({"a": a, "b": b, "out": out, **dict(zip((*_NAMES, *WRITTEN), values))})
     shape, _ = _result(a, b, values)
     written = dict(zip(WRITTEN, values[len(_NAMES) :]))
     for name, x, allowed in (
@@ -377,3 +384,22 @@ def _register() -> Any:
 
 _DEVICES = ("CPU", "CUDA", "PrivateUse1")
 _LIBRARY = _register()
+
+
+def _flops(a: tuple[int, ...], b: tuple[int, ...], *others: Any, **named: Any) -> int:
+    """2 m n k operations of each matrix of a batch, as torch counts its own products. The epilogue is not counted."""
+    batch, m, n, k, _ = product_shapes(a, b)
+    return 2 * m * n * k * prod(batch)
+
+
+def _count_flops() -> None:
+    """Register the formula of the operators with torch's counter, and with counters that are active already."""
+    targets = [torch.ops.gemmhub.matmul, torch.ops.gemmhub.matmul_pre_activation, torch.ops.gemmhub.matmul_out]
+    formula = flop_counter.register_flop_formula(targets)(_flops)
+    for mode in python_dispatch._get_current_dispatch_mode_stack():
+        counter = getattr(mode, "counter", mode)  # of torch 2.7 and later the mode has a counter
+        if isinstance(counter, flop_counter.FlopCounterMode):
+            counter.flop_registry.update(dict.fromkeys(targets, formula))
+
+
+_count_flops()

@@ -13,7 +13,7 @@ from gemmhub.errors import InputError
 
 def _multiply_here(module: Any, style: str) -> None:
     """Convert a plain linear layer to :class:`gemmhub.torch.Linear`."""
-    reason = nn._kept(module)
+    reason = nn.reason_to_leave(module)
     if reason:
         raise InputError("module", reason, "a torch.nn.Linear", f"use torch's own {style} for it")
     if type(module) is torch.nn.Linear:
@@ -25,6 +25,10 @@ class ColumnParallel(ColwiseParallel):
 
     Parameters are those of :class:`torch.distributed.tensor.parallel.ColwiseParallel`; the layer is a
     :class:`torch.nn.Linear` or :class:`gemmhub.torch.Linear`, and is computed by gemmhub.
+
+    See Also
+    --------
+    gemmhub.torch.RowParallel : the style that divides the weight by input features.
 
     Examples
     --------

@@ -7,7 +7,7 @@ and rounded once. A gradient is a product of DTensors, too, and gets the placeme
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -17,12 +17,13 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
+from gemmhub._base.wording import instance
 from gemmhub._call.options import refuse_operands, refuse_recorded
 from gemmhub._doors.torch import activations, adjoints, collectives, gradients, node, overlapped, repeated
 from gemmhub._doors.torch.placements import Sizes, Split, choose, placed, scattered
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
-from gemmhub.verdict import Decision
+from gemmhub.verdict import Decision, Partition
 
 Tensor = Any
 
@@ -127,7 +128,7 @@ def checked(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> None:
             continue
         if not isinstance(x, DTensor):
             raise InputError(
-                name, f"a {type(x).__name__} beside a DTensor", "DTensors only",
+                name, f"{instance(type(x))} beside a DTensor", "DTensors only",
                 "place it by torch.distributed.tensor.distribute_tensor, or pass .to_local() of the others",
             )  # fmt: skip
         mesh = a.device_mesh if isinstance(a, DTensor) else x.device_mesh
@@ -370,29 +371,28 @@ def _over_rows(a: DTensor, g: DTensor, batch: Any, dtype: Any, transposed: bool,
 
 
 @dataclass(frozen=True)
-class ShardedDecision:
-    """The result of :func:`gemmhub.explain` for DTensors. Printable."""
+class Shards(Partition):
+    """The split of a product of DTensors over the devices of their mesh."""
 
     mesh: tuple[int, ...]
     before: tuple[tuple[Any, ...], tuple[Any, ...]]
     """Placements of a and b as passed."""
     split: Split
     accumulator: str
-    local: Decision
-    """The decision which backend multiplies the local operands of this rank."""
 
-    def __str__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        return {"mesh": list(self.mesh), **{label: text for label, text in self.facts() if label != "mesh"}}
+
+    def facts(self) -> list[tuple[str, str]]:
         names = {"m": "rows", "n": "columns", "k": "k", "": "nothing"}
         axes = ", ".join(names.get(axis, f"batch dimension {axis}") for axis in self.split.axes)
-        lines = [f"mesh:    {' x '.join(map(str, self.mesh))}, which splits {axes}"]
+        rows = [("mesh", f"{' x '.join(map(str, self.mesh))}, which splits {axes}")]
         for name, before, after in zip("ab", self.before, (self.split.a, self.split.b)):
-            lines.append(f"{name}:       {_named(before)}" + ("" if before == after else f", placed {_named(after)}"))
+            rows.append((name, _named(before) + ("" if before == after else f", placed {_named(after)}")))
         added = f", partial sums are added in {self.accumulator}" if "k" in self.split.axes else ""
-        lines.append(f"result:  {_named(self.split.out)}{added}")
-        lines.append(
-            f"moves:   {self.split.received} bytes to each device, estimated {self.split.seconds:.3g} s in all"
-        )
-        return "\n".join([*lines, "local product", str(self.local)])
+        rows.append(("result", f"{_named(self.split.out)}{added}"))
+        moved = f"{self.split.received} bytes to each device, estimated {self.split.seconds:.3g} s in all"
+        return [*rows, ("moves", f"{moved}; the local product:")]
 
 
 def _named(placements: Iterable[Any]) -> str:
@@ -402,7 +402,7 @@ def _named(placements: Iterable[Any]) -> str:
     )
 
 
-def explain(a: Any, b: Any, **options: Any) -> ShardedDecision:
+def explain(a: Any, b: Any, **options: Any) -> Decision:
     """The split of the product, the bytes it moves, and the local decision. No collective is called."""
     checked(a, b, options.pop("out", None), options)
     a, b = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
@@ -423,4 +423,5 @@ def explain(a: Any, b: Any, **options: Any) -> ShardedDecision:
     if "k" in split.axes:
         kept = {name: x for name, x in kept.items() if name not in _LATER} | {"out_dtype": wide}
     decision = api.explain(*parts, **kept)
-    return ShardedDecision(tuple(a.device_mesh.shape), before, split, str(wide).removeprefix("torch."), decision)
+    shards = Shards(tuple(a.device_mesh.shape), before, split, str(wide).removeprefix("torch."))
+    return replace(decision, partition=shards)

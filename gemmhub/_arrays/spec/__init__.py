@@ -1,0 +1,1 @@
+"""Specs: operands without data."""

@@ -125,6 +125,11 @@ def _copies(problem: GemmProblem) -> Sequence[Copy]:
             copies.append(Copy(name, size, f"{why}: numpy.matmul copies"))
         elif name == "out" and native and dtypes is not None and problem.deterministic and not _is_new(problem.out):
             copies.append(Copy(name, size, "deterministic=True: it is made as without out and copied"))
+    if dtypes is None and not problem.plain:
+        size = problem.m * problem.n * problem.batch_count * dtype.itemsize
+        if size:
+            copies.append(Copy("out", size, "the epilogue is applied to a new array"))
+            copies += [Copy("c", size, f"it is converted to {dtype} and multiplied by beta")] * (problem.c is not None)
     return copies
 
 

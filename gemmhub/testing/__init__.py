@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gemmhub.testing.allocations import check_allocations
 from gemmhub.testing.case import Case, taken
 from gemmhub.testing.cases import draw, matrix
 from gemmhub.testing.check import Outcome, check
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from gemmhub.testing.suite import ConformanceSuite
 
 __all__ = [
-    "Case", "ConformanceSuite", "Memory", "Outcome", "Unrepresentable", "check", "draw", "matrix",
-    "taken",
+    "Case", "ConformanceSuite", "Memory", "Outcome", "Unrepresentable", "check",
+    "check_allocations", "draw", "matrix", "taken",
 ]  # fmt: skip
 
 
@@ -29,3 +30,7 @@ def __getattr__(name: str) -> Any:
 
         return ConformanceSuite
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

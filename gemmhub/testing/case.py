@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from gemmhub import dtypes
@@ -117,14 +118,10 @@ def possible(values: Values) -> bool:
     """
     if "out_dtype" not in values:
         return any(possible({**values, **choice}) for choice in DTYPES)
-    a, b, out = (dtypes.as_dtype(values[x]) for x in ("a_dtype", "b_dtype", "out_dtype"))
-    try:
-        dtypes.output_dtype(a, b, out)
-    except DTypeError:
+    facts = _facts(values["a_dtype"], values["b_dtype"], values["out_dtype"])
+    if facts is None:
         return False
-    compute = dtypes.compute_dtype(a, b, out)
-    dtype_class = dtypes.info(out).kind
-    operands = [dtypes.info(a), dtypes.info(b)]
+    dtype_class = facts.dtype_class
     scalars = [values.get("alpha", 1), values.get("beta", 0)]
     if dtype_class == "bool" and (values.get("c") or values.get("bias") or scalars[0] != 1):
         return False
@@ -141,15 +138,41 @@ def possible(values: Values) -> bool:
         return False
     if activation and (dtype_class in ("complex", "bool") or (activation != "relu" and dtype_class in ("int", "uint"))):
         return False
-    single = compute.name in ("float32", "complex64")
-    if values.get("precision", "ieee") != "ieee" and not (
-        single and any(x.inexact and x.itemsize > 2 for x in operands)
-    ):
+    if values.get("precision", "ieee") != "ieee" and not facts.tiers:
         return False
     data = values.get("data", "normal")
     if data == "nonfinite" and scalars[0] == 0:
         return False  # edges() has these cases
-    return data == "normal" or any(x.inexact for x in operands)
+    return data == "normal" or facts.inexact
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the dtypes of a product decide about the rest of a case."""
+
+    dtype_class: str
+    """Of the result."""
+    tiers: bool
+    """Whether there are precisions other than "ieee"."""
+    inexact: bool
+    """Whether an operand has a dtype that rounds."""
+
+
+@cache
+def _facts(a: str, b: str, out: str) -> _Facts | None:
+    """The facts about a product of these dtypes; None where gemmhub has no such product."""
+    left, right, result = (dtypes.as_dtype(x) for x in (a, b, out))
+    try:
+        dtypes.output_dtype(left, right, result)
+    except DTypeError:
+        return None
+    operands = [dtypes.info(left), dtypes.info(right)]
+    single = dtypes.compute_dtype(left, right, result).name in ("float32", "complex64")
+    return _Facts(
+        dtypes.info(result).kind,
+        single and any(x.inexact and x.itemsize > 2 for x in operands),
+        any(x.inexact for x in operands),
+    )
 
 
 def _operands_fit(values: Values, dtype_class: str) -> bool:

@@ -24,6 +24,8 @@ from pathlib import Path
 
 SIMT = Path(__file__).parent / "simt"
 COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC", "-w", "-I", str(SIMT.parent))
+_LINKER = ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
+"""The GNU linker takes a quarter of the time of a compilation, gold a twentieth."""
 _HEADER, _KERNEL = "machine.hpp", "kernel.cpp"
 
 
@@ -68,7 +70,7 @@ class HostKernels:
             if not path.exists():
                 folder = self.changed(changes) if changes else sources
                 files = str(folder / _KERNEL), str(sources / "machine.o")
-                _compile(["-shared", *definitions, "-I", str(sources), "-o", str(path), *files])
+                _compile(["-shared", *_LINKER, *definitions, "-I", str(sources), "-o", str(path), *files])
         return ctypes.CDLL(str(path))
 
     def changed(self, changes: Sequence[tuple[str, str, str]]) -> Path:

@@ -6,6 +6,8 @@ patterns or garbage: a kernel that reads it computes wrong results, one that wri
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -51,6 +53,27 @@ class Memory:
 
     def synchronize(self) -> None:
         """Wait for all work on ``stream`` and all copies."""
+
+    def allocated(self, work: Callable[[], None]) -> int | None:
+        """Call ``work``; return the most bytes of new memory that it holds at once, None where that is not observed.
+
+        On the host these are the bytes that Python and NumPy allocate (:mod:`tracemalloc`), not those that native code
+        allocates. The memory of a device observes nothing unless it overrides this method.
+        """
+        if self.device != CPU:
+            work()
+            return None
+        traced = tracemalloc.is_tracing()
+        if not traced:
+            tracemalloc.start()
+        try:
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            work()
+            return tracemalloc.get_traced_memory()[1] - before
+        finally:
+            if not traced:
+                tracemalloc.stop()
 
 
 HOST = Memory()

@@ -12,10 +12,12 @@ import pytest
 
 from gemmhub.backend import Backend, Offer, answer
 from gemmhub.capability import Absent, Ready
+from gemmhub.testing.allocations import check_allocations, large, observes
 from gemmhub.testing.answers import honest
 from gemmhub.testing.case import Case, taken
 from gemmhub.testing.cases import draw, matrix
 from gemmhub.testing.check import check
+from gemmhub.testing.descriptions import check_description
 from gemmhub.testing.memory import HOST, Memory, Unrepresentable
 from gemmhub.testing.operands import Operands
 
@@ -58,10 +60,10 @@ class ConformanceSuite:
     """Seed of the random problems; None for the environment's GEMMHUB_TESTING_SEED, or a new one in each run."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "case" in metafunc.fixturenames:
-            takes = getattr(type(self).backend, "takes", None)  # a function that makes the backend has none
-            cases = self.cases if takes is None else taken(self.cases, takes)
-            metafunc.parametrize("case", cases, ids=str)
+        takes = getattr(type(self).backend, "takes", None)  # a function that makes the backend has none
+        for name, cases in (("case", self.cases), ("large_case", large() if observes(self.memory) else ())):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, cases if takes is None else taken(cases, takes), ids=str)
         if "draw_index" in metafunc.fixturenames:
             metafunc.parametrize("draw_index", range(self.random_problems))
 
@@ -85,6 +87,10 @@ class ConformanceSuite:
         texts: list[Any] = [x for pair in probed.versions.items() for x in pair]
         assert all(isinstance(x, str) for x in (*texts, *probed.features)), "versions and features are strings"
 
+    def test_description(self) -> None:
+        """The description of an installed plugin names this backend, its contract and its type of device."""
+        check_description(_probed(type(self).backend)[0], self.memory.device)
+
     def test_accepts_something(self) -> None:
         """Some case is accepted: a backend that refuses every case would pass all other tests."""
         backend = self._backend()
@@ -102,6 +108,14 @@ class ConformanceSuite:
         backend = self._backend()
         try:
             check(backend, case, self.memory)
+        except Unrepresentable as why:
+            pytest.skip(str(why))
+
+    def test_allocations(self, large_case: Case) -> None:
+        """A call allocates no more than the declared workspace and copies, where the memory observes that."""
+        backend = self._backend()
+        try:
+            check_allocations(backend, large_case, self.memory)
         except Unrepresentable as why:
             pytest.skip(str(why))
 

@@ -44,6 +44,24 @@ def write_distribution(folder: Path, distribution: str, points: Mapping[str, str
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def install_project(folder: Path, site: Path) -> Path:
+    """Write the metadata that ``pip install -e`` writes for the pyproject.toml of ``folder``; return ``site``."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(metadata, encoding="utf-8")
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return site
+
+
 def add(backend: Backend) -> None:
     """List ``backend`` as if a plugin had described it; forgotten at the next reload."""
     description = BackendDescription(backend.name, lambda: backend, "a scripted backend", contract=2)

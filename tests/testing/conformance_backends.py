@@ -8,12 +8,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from gemmhub.backend import Backend, Candidate, Kernel, Offer
-from gemmhub.capability import CPU, Absent, Ready, Refusal
+from gemmhub.capability import CPU, Absent, Copy, Ready, Refusal
 from gemmhub.dtypes import compute_dtype, info
 from gemmhub.epilogues import EPILOGUES, NUMPY
 from gemmhub.operands import BLOCK, OPERANDS
@@ -51,7 +51,7 @@ class RightBackend(Backend):
             product = self.scaled(problem, a, b, candidate, operands)
             out[...] = self.epilogue(problem, product, out, alpha, beta, operands)
 
-        return Kernel(run, candidate)
+        return Kernel(run, candidate, workspace_limit)
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:
         return b.copy()
@@ -463,6 +463,51 @@ class Spoilt(RightBackend):
 
 class NegativeEstimate(Spoilt):
     candidate = MappingProxyType({"seconds": -1.0})
+
+
+class UndefinedEstimate(Spoilt):
+    candidate = MappingProxyType({"seconds": float("nan")})
+
+
+class InfiniteEstimate(Spoilt):
+    candidate = MappingProxyType({"seconds": float("inf")})
+
+
+class SeveralEstimates(Spoilt):
+    """Each of its candidates has an estimate of both."""
+
+    candidate = MappingProxyType({"seconds": (1e-6, 2e-6)})
+
+
+class HiddenWorkspace(RightBackend):
+    """Declares no workspace for the arrays that it widens."""
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        return replace(super().prepare(problem, candidate, workspace_limit), workspace_bytes=0)
+
+
+class CopiesColumnMajor(RightBackend):
+    """float32 alone, of a b that is copied where it is column-major; ``declared`` in its offers."""
+
+    takes: ClassVar = {}
+    declared = True
+
+    def offer(self, problem: GemmProblem) -> Offer | Refusal:
+        if {problem.a.dtype, problem.b.dtype, problem.out.dtype} != {np.dtype(np.float32)} or not problem.plain:
+            return Refusal("it has float32 alone, without alpha", "convert the operands")
+        copy = Copy("b", 4 * problem.k * problem.n * problem.batch_count, "it is column-major")
+        declared = self.declared and problem.b.layout.order == "col"
+        return Offer((Candidate(copies=(copy,) if declared else ()),))
+
+    def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any) -> None:
+            np.matmul(a, np.ascontiguousarray(b) if problem.b.layout.order == "col" else b, out=out)
+
+        return Kernel(run, candidate)
+
+
+class HiddenCopy(CopiesColumnMajor):
+    declared = False
 
 
 class BoundlessWorkspace(Spoilt):

@@ -11,6 +11,7 @@ from gemmhub.errors import (
     AllocationError,
     BackendError,
     ConfigError,
+    DependencyError,
     DeviceError,
     DTypeError,
     GemmhubError,
@@ -24,8 +25,12 @@ from gemmhub.errors import (
 from gemmhub.registration import backends, register, reload, unregister
 
 if TYPE_CHECKING:
+    from gemmhub._arrays.spec.operands import ArraySpec
     from gemmhub._call.plan import Plan
     from gemmhub._check.spot_check import SpotCheck, spot_check
+    from gemmhub._contractions.einsum import einsum
+    from gemmhub._contractions.linear import bmm, linear
+    from gemmhub._contractions.tensordot import tensordot, vecdot
     from gemmhub._measure.compare import Comparison, compare
     from gemmhub.backend import Backend, BackendDescription, Candidate, Kernel, Offer
     from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
@@ -40,6 +45,7 @@ traced.trace(matmul, plan, explain, pack, tune, backends, register, unregister, 
 
 _LAZY = {
     "Absent": "capability",
+    "ArraySpec": "_arrays.spec.operands",
     "Backend": "backend",
     "BackendDescription": "backend",
     "Candidate": "backend",
@@ -55,17 +61,32 @@ _LAZY = {
     "Ready": "capability",
     "Refusal": "capability",
     "SpotCheck": "_check.spot_check",
+    "bmm": "_contractions.linear",
     "compare": "_measure.compare",
+    "einsum": "_contractions.einsum",
     "hookimpl": "hookspecs",
+    "linear": "_contractions.linear",
     "spot_check": "_check.spot_check",
+    "tensordot": "_contractions.tensordot",
+    "vecdot": "_contractions.tensordot",
 }
 """Public names that are imported at first use, so that ``import gemmhub`` stays light."""
 
+_MODULES = {
+    "torch": "torch", "jax": "jax",
+    **dict.fromkeys(
+        ("accuracy", "array_api", "array_library", "backend", "buckets", "capability", "distributed", "dtypes",
+         "epilogues", "errors", "kit", "layout", "lowering", "numpy", "operands", "problem", "testing", "verdict"),
+        "numpy",
+    ),
+}  # fmt: skip
+"""Public modules that are imported at first use, each with the library without which it cannot be."""
+
 __all__ = [
     # products
-    "matmul", "plan", "pack", "PackedB", "Plan",
+    "matmul", "linear", "bmm", "einsum", "tensordot", "vecdot", "plan", "pack", "PackedB", "Plan",
     # decisions
-    "explain", "Decision", "backends", "use", "reload",
+    "explain", "ArraySpec", "Decision", "backends", "use", "reload",
     # checking and tuning
     "spot_check", "SpotCheck", "compare", "Comparison", "tune",
     # writing a backend
@@ -73,15 +94,17 @@ __all__ = [
     "Refusal", "Copy", "register", "unregister", "hookimpl",
     # errors
     "GemmhubError", "InputError", "ShapeError", "DTypeError", "OutputError", "DeviceError", "AllocationError",
-    "ConfigError", "BackendError", "NoBackendError", "KernelError", "RecordError",
+    "ConfigError", "DependencyError", "BackendError", "NoBackendError", "KernelError", "RecordError",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _LAZY and name not in _MODULES:
         raise AttributeError(f"module 'gemmhub' has no attribute {name!r}")
     import importlib
 
+    if name in _MODULES:
+        return importlib.import_module(f"gemmhub.{name}")
     from gemmhub.kit import locks
 
     with locks.deciding:
@@ -91,4 +114,9 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    """The public names, and the public modules whose library is installed."""
+    import sys
+    from importlib.util import find_spec
+
+    modules = [name for name, library in _MODULES.items() if sys.modules.get(library) or find_spec(library)]
+    return sorted({*__all__, "__version__", *modules})

@@ -27,6 +27,7 @@ from gemmhub._base.registered import register as register
 from gemmhub._base.registered import register_deferring as register_deferring
 from gemmhub._base.registered import unregister as unregister
 from gemmhub._base.timing import CLOCK, Clock
+from gemmhub._base.wording import instance
 from gemmhub.backend import WithRows
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType
@@ -149,7 +150,7 @@ class HostArrays:
     def target(self, out: object, shape: tuple[int, ...]) -> Array:
         """``out`` as an ndarray of ``shape`` that can be written element by element; OutputError if it cannot."""
         if not self.holds(out):
-            raise OutputError("out", f"a {type(out).__qualname__}", "an array")
+            raise OutputError("out", instance(type(out)), "an array")
         native = self.view(out, "out")
         if native.shape != shape:
             actual = f"shape {native.shape} (NumPy: non-broadcastable output operand)"
@@ -171,10 +172,10 @@ class HostArrays:
         """A new C-ordered array; AllocationError when there is no memory for it."""
         try:
             return np.empty(shape, dtype)
-        except (MemoryError, ValueError) as error:
+        except (MemoryError, ValueError):  # NumPy's text has the size again, in another unit
             size = prod(shape) * dtype.itemsize
             raise AllocationError(
-                f"the result, {dtype} of shape {shape}, needs {size / 2**30:.4g} GiB: {error}"
+                f"the result, {dtype} of shape {shape}, needs {size / 2**30:.4g} GiB, and there is no memory for it"
             ) from None
 
     def empty_strided_like(self, x: Array) -> Array:
@@ -275,7 +276,7 @@ class DeviceArrays:
     def foreign(self, x: object, argument: str) -> InputError:
         """The error for an operand that is no array of this library."""
         return DeviceError(
-            argument, f"a {type(x).__qualname__}", f"{self.name} arrays on {self.device}", "move or convert it first"
+            argument, instance(type(x)), f"{self.name} arrays on {self.device}", "move or convert it first"
         )
 
     def check_size(self, shape: tuple[int, ...], dtype: DType) -> None:

@@ -53,7 +53,8 @@ which broadcast to the operand where each scale of a block is repeated.
 DirectEpilogue = Callable[[Array, Array, "Array | None", Mapping[str, Any]], Array]
 """``(a, b, out, options) -> result``: the product with its epilogue, in a new array where ``out`` is None.
 
-a and b are NumPy arrays of two dimensions or more, as the caller passed them; ``out`` has the result's shape. It may
+a and b are NumPy arrays of two dimensions or more, as the caller passed them; b is the object that :meth:`Backend.pack`
+returned where ``problem.packed_by`` is set. ``out`` has the result's shape. It may
 overlap any operand, and is written last, when nothing can fail. ``options`` has the operands of the problem by name, as
 the caller passed them, in the shapes that :data:`gemmhub.operands.OPERANDS` allows; alpha where the problem's is not 1;
 beta where it has c. Its other entries are ignored.
@@ -75,11 +76,11 @@ class Kernel:
     direct: Callable[[Array, Array, Array | None], Array] | None = None
     """``(a, b, out) -> result`` for plain problems, if that is a complete, self-checking matmul.
 
-    It takes the caller's operands untouched (vectors, broadcast batches, any strides, overlap) and makes a
-    new array when ``out`` is None; where matrices do not fit, or ``out`` is read-only, it raises before it
-    writes. Its first result for a call signature is checked for type, shape and dtype; later ones are not. Of a
-    deterministic problem it gives the same bits as ``run``, whatever ``out`` is. It saves gemmhub's own preparation:
-    numpy.matmul is such a function.
+    It takes the caller's operands untouched (vectors, broadcast batches, any strides, overlap; of a packed b the
+    object that :meth:`Backend.pack` returned) and makes a new array when ``out`` is None; where matrices do not fit, or
+    ``out`` is read-only, it raises before it writes. Its first result for a call signature is checked for type, shape
+    and dtype; later ones are not. Of a deterministic problem it gives the same bits as ``run``, whatever ``out`` is. It
+    saves gemmhub's own preparation: numpy.matmul is such a function.
     """
     direct_epilogue: Callable[[int], DirectEpilogue | None] | None = None
     """The same for problems with an epilogue: a function of the number of elements of a times b that returns the
@@ -202,7 +203,7 @@ class Backend(ABC):
 
         ``problem`` has the natural result and no epilogue; ``offer`` refuses those products of another result or
         epilogue, with ``packed_by`` set, that the packed form does not serve. It must not change when ``b`` is
-        rewritten. gemmhub never reads it.
+        rewritten. gemmhub reads its ``nbytes`` alone, the bytes of memory that it holds.
         """
         return Refusal(f"{self.name} has no packed form", "multiply without pack()")
 

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gemmhub._doors.predict import Forecast, Prediction, predict
+from gemmhub.kit import install
 
 if TYPE_CHECKING:
     from gemmhub._doors.dask.store import Stored, store
@@ -16,10 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Forecast", "Prediction", "Speeds", "Stored", "measure", "predict", "store"]
 
-_LATER = {
-    "Stored": "gemmhub._doors.dask.store", "store": "gemmhub._doors.dask.store",
-    "Speeds": "gemmhub._doors.torch.speeds", "measure": "gemmhub._doors.torch.speeds",
-}  # fmt: skip
+_LATER = {"Stored": "dask.store", "store": "dask.store", "Speeds": "torch.speeds", "measure": "torch.speeds"}
 
 
 def __getattr__(name: str) -> Any:
@@ -27,4 +25,12 @@ def __getattr__(name: str) -> Any:
     module = _LATER.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(module), name)
+    library = module.partition(".")[0]
+    try:
+        return getattr(importlib.import_module(f"gemmhub._doors.{module}"), name)
+    except ModuleNotFoundError as error:
+        raise install.missing(error, f"{__name__}.{name}", library, library) from None
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

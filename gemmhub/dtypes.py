@@ -51,12 +51,15 @@ SUPPORTED = STANDARD + ML_DTYPES
 SHORT_DTYPES = {
     "bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16",
     "fp32": "float32", "f32": "float32", "fp64": "float64", "f64": "float64", "double": "float64",
-    "c64": "complex64", "c128": "complex128", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
-    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
-    "e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
+    "c64": "complex64", "c128": "complex128", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "float8_e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
 }  # fmt: skip
-"""Short names of dtypes, which the command line takes and errors translate. Their numbers count bits, while those of
-NumPy's "i8" count bytes."""
+"""Short names of dtypes, whose numbers count bits; "float8_e4m3" is the type without infinities, as in torch."""
+
+_AMBIGUOUS = {"i8": ("int8", "int64"), "u8": ("uint8", "uint64")}
+"""Names whose number counts bytes in NumPy: refused."""
 
 PRECISIONS = ("ieee", "bf16x3", "tf32", "bf16")
 """Precisions of float32 and complex64 products; :mod:`gemmhub.accuracy` has their bounds."""
@@ -150,8 +153,16 @@ def _like(name: str) -> str | None:
 
 
 def as_dtype(value: object, argument: str = "out_dtype") -> DType:
-    """Convert a numpy dtype, a scalar type, a name ("bfloat16" too) or a torch dtype to a numpy dtype."""
+    """Convert a numpy dtype, a scalar type, a torch dtype, or a name ("bfloat16", "bf16") to a numpy dtype."""
     original = value
+    if isinstance(value, str):
+        if value.lower() in _AMBIGUOUS:
+            bits, bytes_ = _AMBIGUOUS[value.lower()]
+            raise DTypeError(
+                argument, f"{value!r}, which is {bits} to some and {bytes_} to NumPy", ", ".join(SUPPORTED),
+                f"name {bits} or {bytes_}",
+            )  # fmt: skip
+        value = SHORT_DTYPES.get(value.lower(), value)
     if (type(value).__module__, type(value).__name__) == ("torch", "dtype"):
         value = str(value).rpartition(".")[2]
     if isinstance(value, str) and value in ML_DTYPES:

@@ -13,6 +13,7 @@
     ├── BackendError          a backend cannot, or failed to, run  (RuntimeError)
     │   ├── NoBackendError    no backend may run the problem; carries the Decision
     │   └── KernelError       the chosen kernel raised while running
+    ├── DependencyError       an optional library is not installed (ImportError)
     └── RecordError           a tuning record file                 (ValueError)
 
 Messages of input errors have four parts: the argument, its actual value, the allowed values, the remedy.
@@ -78,6 +79,10 @@ class AllocationError(GemmhubError, MemoryError):
 
 class ConfigError(GemmhubError, ValueError):
     """An invalid configuration value; the message names its source, its key and what is allowed."""
+
+
+class DependencyError(GemmhubError, ImportError):
+    """A part of gemmhub needs a library that is not installed; the message has the command that installs it."""
 
 
 class BackendError(GemmhubError, RuntimeError):

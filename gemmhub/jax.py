@@ -5,6 +5,15 @@
 
 from __future__ import annotations
 
-from gemmhub._doors.jax.calls import matmul
+from gemmhub.kit import install
+
+try:
+    from gemmhub._doors.jax.calls import matmul
+except ModuleNotFoundError as error:
+    raise install.missing(error, __name__, "jax", "jax") from None
 
 __all__ = ["matmul"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

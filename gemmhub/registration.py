@@ -9,18 +9,27 @@ from gemmhub._base.guard import memory_errors
 from gemmhub.kit import locks
 
 if TYPE_CHECKING:
-    from gemmhub._choice.status import BackendStatus
+    from gemmhub._choice.status import Statuses
     from gemmhub.backend import Backend
 
 
 @memory_errors
-def backends() -> list[BackendStatus]:
+def backends() -> Statuses:
     """List every installed or installable backend, with its state and, where not ready, the reason and the remedy.
+
+    Returns
+    -------
+    A mapping from names to states, which prints as a table.
+
+    See Also
+    --------
+    explain : the answer of each backend to one product.
+    reload : probe the backends anew.
 
     Examples
     --------
-    >>> [backend.state for backend in gemmhub.backends() if backend.name == "numpy"]
-    ['ready']
+    >>> gemmhub.backends()["numpy"].state
+    'ready'
     """
     with locks.deciding:
         api.import_deciding()
@@ -61,6 +70,11 @@ def register(backend: Backend, *, contract: int | None = None) -> None:
     ------
     InputError : no Backend, a name that is taken or cannot be used, or another contract; nothing was changed.
 
+    See Also
+    --------
+    unregister : remove it.
+    backends : list it.
+
     Examples
     --------
     >>> class Doubtful(gemmhub.Backend):
@@ -72,8 +86,8 @@ def register(backend: Backend, *, contract: int | None = None) -> None:
     ...     def prepare(self, problem, candidate, workspace_limit):
     ...         return gemmhub.Refusal("it is an example", "write another")
     >>> gemmhub.register(Doubtful(), contract=2)
-    >>> [backend.state for backend in gemmhub.backends() if backend.name == "doubtful"]
-    ['absent']
+    >>> gemmhub.backends()["doubtful"].state
+    'absent'
     >>> gemmhub.unregister("doubtful")
     """
     with locks.deciding:
@@ -98,6 +112,10 @@ def unregister(name: str) -> None:
     ------
     InputError : no backend of this name was registered; one of a plugin is switched off by ``GEMMHUB_DISABLE``.
 
+    See Also
+    --------
+    register : add a backend.
+
     Examples
     --------
     >>> gemmhub.unregister("numpy")
@@ -119,6 +137,11 @@ def reload() -> None:
     """Drop all decisions: read settings and records, discover and probe backends anew at the next call.
 
     Kernels that failed to compile are compiled again, too.
+
+    See Also
+    --------
+    use : settings for a block of code.
+    register : add a backend to this process.
     """
     with locks.deciding:
         api.import_deciding()

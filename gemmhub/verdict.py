@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gemmhub._base import printing
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part, Table, bars, folded
+from gemmhub._base.wording import unlisted
 from gemmhub.capability import Copy
 from gemmhub.problem import GemmProblem
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, repr=False)
+class Verdict(Report):
     """One backend's answer to a problem.
 
     ``status``: "chosen", "eligible", "refused" (cannot do this problem), "absent" (cannot run here), "failed" (its
     code raised), "not installed", "not asked" (the call names another backend, which can).
     """
 
+    _cut = False
     backend: str
     distribution: str
     status: str
@@ -50,10 +53,38 @@ class Verdict:
         scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if self.seconds >= s), (1e-6, "us"))
         return f"{self.seconds / scale:.3g} {unit} {self.source}"
 
+    @property
+    def remarks(self) -> str:
+        """Remark, reason, remedy and copies, as one text."""
+        parts = [self.remark, self.reason, self.remedy, *(f"copies {copy}" for copy in self.copies)]
+        return "; ".join(part for part in parts if part)
 
-@dataclass(frozen=True)
-class Decision:
-    """The backend that runs a problem, and every backend's verdict. Prints as a table; :meth:`to_dict` for programs."""
+    def _parts(self) -> Iterator[Part]:
+        rows = [("backend", self.backend), ("verdict", self.status), ("time", self.duration)]
+        rows += [("candidate", self.candidate)] if self.candidate else []
+        rows += [("order", self.order)] if self.order else []
+        yield Facts([*rows, ("remarks", self.remarks)], marked=("verdict",))
+
+
+class Partition:
+    """How a product is cut into local ones, on the workers of Dask or the devices of a mesh."""
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and texts, ready to print."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, ready for JSON."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, repr=False)
+class Decision(Report, Mapping[str, Verdict]):
+    """The backend that runs a problem, and every backend's verdict: a mapping from the names of backends to them.
+
+    Prints as a table; :meth:`to_dict` for programs. Of arrays on several workers or devices it is the decision for the
+    local product here, and ``partition`` has the whole.
+    """
 
     problem: GemmProblem
     chosen: str | None
@@ -80,11 +111,20 @@ class Decision:
     cacheable: bool = field(default=True, repr=False)
     """Whether later calls may reuse the decision: every plugin has answered, and no refusal is transient."""
 
+    partition: Any = None
+    """A :class:`Partition`: how the product is cut into local ones like ``problem``; None where it runs as a whole."""
+
     def __getitem__(self, backend: str) -> Verdict:
         for verdict in self.verdicts:
             if verdict.backend == backend:
                 return verdict
-        raise KeyError(backend)
+        raise KeyError(unlisted(backend, self))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(verdict.backend for verdict in self.verdicts))
+
+    def __len__(self) -> int:
+        return len({verdict.backend for verdict in self.verdicts})
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""
@@ -98,39 +138,30 @@ class Decision:
             "race": self.race,
             "copies": [asdict(copy) for copy in self.copies],
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "partition": None if self.partition is None else self.partition.to_dict(),
         }
 
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Return (backend, verdict, time, remarks) for each backend, ready to print."""
-        return [(v.backend, v.status, v.duration, _remarks(v)) for v in self.verdicts]
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return (backend, verdict, time, remarks), ready to print; equal refusals of several backends are one row."""
+        return folded((v.backend, v.status, v.duration, v.remarks) for v in self.verdicts)
 
-    def __str__(self) -> str:
-        table = [("backend", "verdict", "time", "remarks"), *self.rows()]
-        widths = [max(len(row[i]) for row in table) for i in range(3)]
-        lines = [f"problem: {self.problem}", f"chosen:  {self.chosen or 'none'} ({self.why})"]
-        lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)) + f"  {row[3]}" for row in table]
-        lines += [f"setting: {key} from {where}" for key, where in self.settings.items()]
-        lines += [f"copy:    {copy}" for copy in self.copies]
-        lines += [f"packed:  {self.packing}"] if self.packing else []
-        lines += [f"ranked:  at {self.ranked_at}, the end of the bucket"] if self.ranked_at else []
-        lines += [f"race:    {self.race}"] if self.race else []
-        return "\n".join(printing.line(line.rstrip()) for line in lines)
-
-    def _repr_html_(self) -> str:
-        """The HTML that notebooks display."""
-        from gemmhub._base import markup
-
-        head = [("problem", str(self.problem)), ("chosen", f"{self.chosen or 'none'} ({self.why})")]
+    def _parts(self) -> Iterator[Part]:
+        head = [] if self.partition is None else self.partition.facts()
+        chosen = f"{self.chosen or 'none'} ({self.why})"
+        yield Facts([*head, ("problem", str(self.problem)), ("chosen", chosen)])
+        yield self._table()
         foot = [("setting", f"{key} from {where}") for key, where in self.settings.items()]
         foot += [("copy", str(copy)) for copy in self.copies]
         foot += [("packed", self.packing)] if self.packing else []
         foot += [("ranked", f"at {self.ranked_at}, the end of the bucket")] if self.ranked_at else []
         foot += [("race", self.race)] if self.race else []
-        verdicts = markup.table(("backend", "verdict", "time", "remarks"), self.rows(), marked=("verdict",))
-        return markup.facts(head) + verdicts + markup.facts(foot)
+        yield Facts(foot)
 
-
-def _remarks(verdict: Verdict) -> str:
-    parts = [verdict.remark, verdict.reason, verdict.remedy]
-    parts += [f"copies {copy}" for copy in verdict.copies]
-    return "; ".join(part for part in parts if part)
+    def _table(self) -> Table:
+        """The verdicts, with bars beside the times where there are several to compare."""
+        rows, seconds = self.rows(), {v.backend: v.seconds for v in self.verdicts}
+        drawn = bars([seconds.get(row[0]) for row in rows])
+        if not any(drawn):
+            return Table(("backend", "verdict", "time", "remarks"), rows, marked=("verdict",))
+        with_bars = [(*row[:3], bar, row[3]) for row, bar in zip(rows, drawn)]
+        return Table(("backend", "verdict", "time", "", "remarks"), with_bars, marked=("verdict",))

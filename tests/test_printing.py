@@ -48,7 +48,7 @@ def test_every_control_becomes_an_escape():
 
 def printed():
     """Everything that prints as a table, with texts of plugins in it."""
-    row = Compared(EVIL, False, "wrong", 1.0, 1.0, EVIL)
+    row = Compared(EVIL, "failed", 1.0, 1.0, EVIL)
     yield str(Comparison(EVIL, (row,)))
     yield str(TuneResult(EVIL, (Tuned(EVIL, EVIL, None, EVIL),), None))
     yield str(BackendStatus(EVIL, EVIL, EVIL, "absent", reason=EVIL, remedy=EVIL))
@@ -91,7 +91,7 @@ def test_messages_and_the_log_are_safe(step, forced, caplog):
             told.append(str(call(ONE, ONE, **options)))
         except gemmhub.GemmhubError as error:
             told += [str(error), *traceback.format_exception_only(error)]
-    for status in gemmhub.backends():
+    for status in gemmhub.backends().rows:
         told += [str(status), status.reason, status.remedy, status.traceback or ""]
     told += [v.reason + v.remedy + (v.traceback or "") for v in gemmhub.explain(ONE, ONE).verdicts]
     told += [caplog.text, *(record.getMessage() for record in caplog.records)]

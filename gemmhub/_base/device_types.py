@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gemmhub._base.wording import instance
 from gemmhub.errors import InputError
 
 
@@ -63,7 +64,7 @@ def register_device_type(new: DeviceType) -> None:
     if not isinstance(new, DeviceType) or not isinstance(name, str):
         raise InputError(
             "new",
-            f"a {type(new).__qualname__} with the name {name!r}",
+            f"{instance(type(new))} with the name {name!r}",
             "a gemmhub.array_library.DeviceType with a name",
         )
     if re.fullmatch(r"[a-z][a-z0-9_]*", name) is None or name in ("cpu", "meta"):

@@ -16,7 +16,7 @@ _COUNTERS = (
     "openblas_get_num_threads", "MKL_Get_Max_Threads", "bli_thread_get_num_threads",
 )  # fmt: skip
 """Functions of OpenBLAS (by the names in NumPy's wheels first), MKL and BLIS that return their number of threads."""
-_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "OMP_NUM_THREADS")
+VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "OMP_NUM_THREADS")
 """Environment variables that limit the threads of a BLAS without such a function, the strongest first."""
 
 
@@ -52,7 +52,8 @@ def first_number(value: str) -> int:
 
 
 @lru_cache(maxsize=1)
-def _quota_here() -> int:
+def quota_here() -> int:
+    """The processors that the control group of this process may use; read once."""
     return quota()
 
 
@@ -75,7 +76,7 @@ def blas_threads() -> int:
     if count is not None:
         number = int(count())
         return number if number > 0 else cores()
-    for name in _VARIABLES:
+    for name in VARIABLES:
         number = first_number(os.environ.get(name, ""))
         if number:
             return number
@@ -84,7 +85,7 @@ def blas_threads() -> int:
 
 def threads() -> str:
     """The threads of a product by NumPy's BLAS that the calling thread starts now, as tuning records name them."""
-    return str(max(1, min(cores(), _quota_here(), blas_threads())))
+    return str(max(1, min(cores(), quota_here(), blas_threads())))
 
 
 def load() -> float | None:
@@ -93,3 +94,23 @@ def load() -> float | None:
         return os.getloadavg()[0] / cores()
     except (AttributeError, OSError):
         return None
+
+
+def disturbances(device_type: str = "cpu") -> list[str]:
+    """Sentences on what slows measurements down, or limits the threads of products on the CPU."""
+    told = []
+    count, busy = cores(), load()
+    if busy is not None and busy > 1:
+        told.append(
+            f"the load average is {busy * count:.3g} for the {count} processors of this process: other work disturbs "
+            "times; measure on an idle machine"
+        )
+    if device_type != "cpu":
+        return told
+    if quota_here() < count:
+        told.append(f"the control group permits {quota_here()} of the {count} processors of this process")
+    for name in VARIABLES:
+        number = first_number(os.environ.get(name, ""))
+        if number and number != count:
+            told.append(f"{name}={number} sets the threads of products on the CPU; there are {count} processors")
+    return told

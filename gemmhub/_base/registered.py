@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from gemmhub._base import guard
+from gemmhub._base.wording import instance
 from gemmhub.errors import InputError
 
 Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
@@ -99,11 +100,11 @@ def register_deferring(kind: type, take: Deferred) -> None:
 
 def _check(kind: object, function: object, name: str) -> None:
     if not isinstance(kind, type):
-        raise InputError("kind", f"a {type(kind).__qualname__}", "a class", "pass the type of the arrays")
+        raise InputError("kind", instance(type(kind)), "a class", "pass the type of the arrays")
     if name == "find" and kind.__module__.partition(".")[0] == "numpy":
         raise InputError("kind", f"NumPy's {kind.__qualname__}", "classes beside NumPy's", "register a class of yours")
     if not callable(function):
-        raise InputError(name, f"a {type(function).__qualname__}", "a function of an operand or a call")
+        raise InputError(name, instance(type(function)), "a function of an operand or a call")
 
 
 def unregister(kind: type) -> None:

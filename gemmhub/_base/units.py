@@ -1,10 +1,19 @@
-"""Formatting of times, rates and ratios: three significant digits with a unit."""
+"""Times, rates and ratios as text, with three significant digits and a unit; sizes of memory from text."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
+
+from gemmhub.errors import InputError
+
+_BYTES = {
+    "": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+"""Bytes of each unit of memory."""
 
 
 def number(value: float) -> str:
@@ -45,3 +54,23 @@ def resolved(x: Any, bound: float) -> str:
     size = abs(x)
     digits = math.ceil(math.log10(size) - math.log10(bound) + 2) if 0 < size < math.inf else 0
     return f"{x:.{min(max(6, digits), 17)}g}"
+
+
+def memory(value: object, argument: str) -> int:
+    """A number of bytes: a positive int, or text such as "1GiB" or "512 MB". InputError for others."""
+    number: float | None = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    elif isinstance(value, str):
+        parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
+        unit = None if parts is None else _BYTES.get(parts[2])
+        number = None if parts is None or unit is None else float(parts[1]) * unit
+    if number is None or number < 1:
+        units = ", ".join(unit for unit in _BYTES if unit)
+        raise InputError(
+            argument,
+            f"{value!r:.80}",
+            f"a positive number of bytes, or text with a unit: {units}",
+            'for example "1GiB"',
+        )
+    return int(number)

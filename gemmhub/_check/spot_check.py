@@ -2,14 +2,14 @@
 
 Random sums (:mod:`gemmhub._check.freivalds`) and the pattern of NaN and infinities
 (:mod:`gemmhub._check.nonfinite`) locate suspicious elements, which are recomputed in double precision. Only a
-recomputed element that violates its deterministic bound (:mod:`gemmhub.accuracy`) makes the verdict "wrong", so a
+recomputed element that violates its deterministic bound (:mod:`gemmhub.accuracy`) makes the verdict "failed", so a
 correct product is never called wrong. Alpha, scales and addends go through the sums; an activation does not: there
 random rows and columns are recomputed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, cast
@@ -18,12 +18,15 @@ import numpy as np
 
 from gemmhub import accuracy, dtypes
 from gemmhub._arrays.find import arrays_of
+from gemmhub._arrays.spec.operands import SpecArrays, without_data
 from gemmhub._base import registered, units
 from gemmhub._base.geometry import expand
 from gemmhub._base.guard import memory_errors
 from gemmhub._base.inner_products import TILE
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part
 from gemmhub._call.describe import Call, describe
-from gemmhub._call.options import ARRAYS, Options, Request, request
+from gemmhub._call.options import ARRAYS, DEFAULTS, Options, Request, request, unknown
 from gemmhub._check import chosen, freivalds, nonfinite
 from gemmhub._check.affine import Affine
 from gemmhub._check.chosen import generator as generator
@@ -50,8 +53,8 @@ is wrong is missed with a probability of at most 2**-LINES; one that is wholly w
 """
 
 
-@dataclass(frozen=True)
-class SpotCheck:
+@dataclass(frozen=True, repr=False)
+class SpotCheck(Report):
     """The verdict of :func:`spot_check`; true where ``ok``."""
 
     ok: bool
@@ -79,22 +82,17 @@ class SpotCheck:
     def __bool__(self) -> bool:
         return self.ok
 
-    def __str__(self) -> str:
-        return f"{self._verdict} ({self._examined})\n{self.reason}"
-
-    def _repr_html_(self) -> str:
-        """The HTML that notebooks display."""
-        from gemmhub._base import markup
-
-        header = ("verdict", "method", "reason")
-        return markup.table(header, [(self._verdict, self._examined, self.reason)], marked=header[:1])
+    def _parts(self) -> Iterator[Part]:
+        yield Facts([("verdict", f"{self.verdict} ({self.examined})"), ("reason", self.reason)], marked=("verdict",))
 
     @property
-    def _verdict(self) -> str:
-        return "right" if self.ok else "wrong"
+    def verdict(self) -> str:
+        """ "passed" or "failed"."""
+        return "passed" if self.ok else "failed"
 
     @property
-    def _examined(self) -> str:
+    def examined(self) -> str:
+        """The method, and the numbers of elements and sums."""
         sums = f", {self.sums} sums compared" if self.sums else ""
         return f"{self.method}: {self.checked} elements recomputed{sums}"
 
@@ -140,6 +138,18 @@ def spot_check(
     ShapeError, DTypeError : operands that do not multiply, or a ``result`` that cannot be their product.
     InputError : ragged sequences, a bad option, points outside ``result``, an invalid seed.
 
+    See Also
+    --------
+    compare : run a product on every backend, and check each result.
+
+    Notes
+    -----
+    The bound is derived in :mod:`gemmhub.accuracy`; no tolerance is chosen.
+
+    References
+    ----------
+    R. Freivalds, "Probabilistic machines can use less running time", IFIP Congress 1977, pages 839 to 842.
+
     Examples
     --------
     >>> a, b = np.ones((40, 50), np.float32), np.ones((50, 60), np.float32)
@@ -149,6 +159,9 @@ def spot_check(
     >>> gemmhub.spot_check(a, b, np.maximum(2 * (a @ b) + bias, 0), alpha=2, bias=bias, activation="relu").ok
     True
     """
+    for name in options:
+        if name not in DEFAULTS and name != "out":  # which has its own error
+            raise unknown(name, ("points", "samples", "seed", *(x for x in DEFAULTS if x not in WRITTEN)))
     if registered.deferring or registered.doors:
         arguments: dict[str, Any] = {"points": points, "samples": samples, "seed": seed, **options}
         arrays = (a, b, result, *map(options.get, ARRAYS))
@@ -422,6 +435,8 @@ def _scalar(x: Any) -> Any:
 def _native(x: object, argument: str) -> Array:
     """An operand as an ndarray of a supported dtype."""
     arrays = arrays_of(x, argument)
+    if isinstance(arrays, SpecArrays):
+        raise without_data()
     array = arrays.view(x, argument) if arrays.device.type == "cpu" else arrays.to_host(x)
     array = np.asarray(array)
     try:

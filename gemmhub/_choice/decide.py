@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from gemmhub import buckets
 from gemmhub._base.evicting import keep
 from gemmhub._base.guard import guarded, neutral
-from gemmhub._choice import records, registry
+from gemmhub._choice import records, registry, switches
 from gemmhub.backend import WORKSPACE, Backend, Kernel, Offer
 from gemmhub.backend import answer as answer_of
 from gemmhub.capability import Absent, Copy, Ready, Refusal
@@ -203,6 +203,9 @@ def _origins(settings: Settings, problem: GemmProblem, chosen: Eligible | None) 
     The precision is left out where it has no effect, because ``problem`` has no float32.
     """
     origin = settings.origin
+    if settings.allow or settings.deny:
+        misnamed = {**registry.misnamed(settings), "backend": ""}  # the reason of the choice names these
+        origin = {key: "; ".join(filter(None, (where, misnamed.get(key)))) for key, where in origin.items()}
     if "precision" in origin and settings.precision != problem.precision:
         origin = {key: where for key, where in origin.items() if key != "precision"}
     if chosen is None or settings.workspace_limit is not None or chosen.offer.workspace == WORKSPACE:
@@ -242,7 +245,8 @@ def _answer(
     remedy = f"report it to the authors of {entry.distribution}; backend= chooses another"
     if problem.device not in ready.devices:
         devices = ", ".join(map(str, ready.devices))
-        return no(Refusal(f"the operands are on {problem.device}", f"it runs on {devices}"))
+        remedy = f"it runs on {devices}" if devices else "its probe reported no device"
+        return no(Refusal(f"the operands are on {problem.device}", remedy))
     failure = _failures.get((entry.name, problem)) or short.get(entry.name)
     if failure is not None:
         return no(failure)
@@ -313,7 +317,7 @@ def _rank(eligible: list[Eligible], settings: Settings, forced: str | None) -> t
     """The eligible backends, best first, and the reason in words."""
     if forced is not None:
         reason = settings.origin.get("backend", "the call") if settings.forced else "b, which it packed"
-        return eligible, f"asked for by {reason}" if eligible else f"{forced!r} is asked for and cannot"
+        return eligible, f"asked for by {reason}" if eligible else f"backend={forced!r} cannot run it"
     if not eligible:
         return [], "no backend can run this problem"
 
@@ -324,16 +328,21 @@ def _rank(eligible: list[Eligible], settings: Settings, forced: str | None) -> t
     where = settings.origin.get("backend", "")
     if first.entry.name in settings.backend:
         return ranked, f"preferred by {where}"
-    unable = "".join(
-        f"; {name}, preferred by {where}, {'cannot' if registry.registry().find(name) else 'is not installed'}"
-        for name in settings.backend
-    )
+    unable = "".join(f"; {_unable(name, where)}" for name in settings.backend)
     if len(ranked) == 1:
         return ranked, "the only one that can" + unable
     if first.source == "measured":
         return ranked, "fastest measured" + unable
     newcomer = any(x.source == "measured" for x in ranked)
     return ranked, "smallest estimate" + (", far below the fastest measured: tune again" if newcomer else "") + unable
+
+
+def _unable(name: str, where: str) -> str:
+    """Why a backend that the settings of ``where`` prefer is not among the eligible ones."""
+    names = registry.names()
+    if name not in names:
+        return f"{where}: {switches.unknown((name,), 'backend', names)}"
+    return f"{name}, preferred by {where}, {'cannot' if registry.registry().find(name) else 'is not installed'}"
 
 
 def speed(x: Eligible) -> tuple[float, bool]:

@@ -18,7 +18,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -27,6 +27,9 @@ from pathlib import Path
 from gemmhub import config
 from gemmhub._base import files
 from gemmhub._base.guard import guarded
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part, Table
+from gemmhub._base.units import duration
 from gemmhub.capability import Ready
 from gemmhub.errors import RecordError
 from gemmhub.kit import locks
@@ -47,8 +50,8 @@ _MAX_FAILURE = 500
 """Maximum number of characters of a failure that a record keeps: a compiler's output may be longer."""
 
 
-@dataclass(frozen=True)
-class Record:
+@dataclass(frozen=True, repr=False)
+class Record(Report):
     """One measurement."""
 
     problem: str
@@ -87,17 +90,29 @@ class Record:
             return f"measured under a load of {self.load:.3g} for each processor: tune again"
         return ""
 
+    def _parts(self) -> Iterator[Part]:
+        rows = [("problem", self.problem), ("backend", f"{self.backend} {self.candidate} on {self.device}")]
+        rows += [("failed", self.failure)] if self.failure else [("time", duration(self.seconds))]
+        rows += [("recorded", self.recorded)] if self.recorded else []
+        rows += [("versions", ", ".join(f"{name} {version}" for name, version in self.versions.items()))]
+        rows += [("threads", self.threads)] if self.threads else []
+        yield Facts([*rows, *([("load", f"{self.load:.3g}")] if self.load is not None else [])])
+
     def line(self) -> str:
         """The record as a line of JSON, which has no infinite numbers."""
         return json.dumps({**vars(self), "seconds": None if self.failure else self.seconds}, sort_keys=True)
+
+
+def _shown_order(record: Record) -> tuple[str, float]:
+    return record.problem, record.seconds
 
 
 def _tomorrow() -> str:
     return (datetime.now(timezone.utc) + timedelta(days=1)).isoformat(timespec="milliseconds")
 
 
-@dataclass
-class RecordFile:
+@dataclass(repr=False)
+class RecordFile(Report):
     """The valid records of a file, and why the other lines were skipped."""
 
     records: dict[tuple[object, ...], Record] = field(default_factory=dict)
@@ -121,6 +136,21 @@ class RecordFile:
     def all(self) -> list[Record]:
         """The records, and those of failures."""
         return [*self.records.values(), *self.failures.values()]
+
+    @property
+    def ordered(self) -> tuple[list[Record], list[Record]]:
+        """The records and those of failures, by problem and time."""
+        measured, failures = (list(x.values()) for x in (self.records, self.failures))
+        return sorted(measured, key=_shown_order), sorted(failures, key=_shown_order)
+
+    def _parts(self) -> Iterator[Part]:
+        measured, failures = self.ordered
+        head = [("records", str(len(measured))), *(("skipped", reason) for reason in self.skipped)]
+        yield Facts([*head, *(("failed", f"{r.backend} {r.candidate}, {r.problem}: {r.failure}") for r in failures)])
+        header = ("time", "backend", "candidate", "device", "recorded", "problem")
+        rows = [(duration(r.seconds), r.backend, r.candidate, r.device, r.recorded[:10], r.problem) for r in measured]
+        if rows:
+            yield Table(header, rows, right=("time",))
 
     def _age(self, record: Record) -> tuple[bool, str]:
         """A key that orders records by age. A record dated later than tomorrow counts as older than all valid dates."""

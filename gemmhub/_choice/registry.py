@@ -15,7 +15,8 @@ from typing import Any
 
 from gemmhub import config
 from gemmhub._base.guard import guarded
-from gemmhub._choice import suggestions
+from gemmhub._base.wording import instance
+from gemmhub._choice import suggestions, switches
 from gemmhub._choice.status import BackendStatus, Statuses
 from gemmhub._choice.suggestions import Suggestion
 from gemmhub.backend import CONTRACT, Backend, BackendDescription
@@ -300,7 +301,7 @@ class Registry:
         def refused(refusal: Refusal) -> _Answer:
             return _Answer((Entry(plugin, plugin, distribution, None, refusal),))
 
-        switch = _switched_off(plugin, settings)
+        switch = switches.switched_off(plugin, settings)
         if switch is not None:
             return refused(switch)
         remedy = f"upgrade or uninstall {distribution}, or switch it off: GEMMHUB_DISABLE={plugin}"
@@ -364,16 +365,6 @@ def _distribution(point: importlib.metadata.EntryPoint) -> str:
     return name if isinstance(name, str) else point.value
 
 
-def _switched_off(plugin: str, settings: config.Settings) -> Absent | None:
-    if settings.allow is not None and plugin not in settings.allow:
-        where = settings.origin.get("allow", "the allow list")
-        return Absent(f"not in the allow list of {where}", f"add {plugin!r} to it, or remove the list")
-    if plugin in settings.deny:
-        where = settings.origin.get("deny", "the deny list")
-        return Absent(f"switched off by {where}", f"remove {plugin!r} from it")
-    return None
-
-
 _registry: dict[str, Registry] = {}
 """The registry of this process under one key, or empty."""
 _changes = locks.lock()
@@ -392,11 +383,11 @@ def registry() -> Registry:
 def register(backend: Backend, contract: int) -> None:
     """List a backend, until :func:`unregister`. Raises InputError where that cannot be."""
     if not isinstance(backend, Backend):
-        passed = f"the class {backend.__qualname__}" if isinstance(backend, type) else f"a {type(backend).__qualname__}"
+        passed = f"the class {backend.__qualname__}" if isinstance(backend, type) else instance(type(backend))
         raise InputError("backend", passed, "an instance of a subclass of gemmhub.Backend")
     name = guarded(lambda: getattr(backend, "name", None), "reading its name", "give it a name")
     if not isinstance(name, str):
-        raise InputError("backend", f"a {type(backend).__qualname__} whose name is {name!r}", "a lower-case name")
+        raise InputError("backend", f"{instance(type(backend))} whose name is {name!r}", "a lower-case name")
     if isinstance(contract, bool) or contract != CONTRACT:
         remedy = f"write it for contract {CONTRACT}: see gemmhub.backend"
         raise InputError("contract", f"{contract!r}", f"{CONTRACT}, the contract of this gemmhub", remedy)
@@ -445,7 +436,7 @@ def statuses() -> Statuses:
         )
         for suggestion in missing()
     ]
-    return Statuses([*map(_status, registry()), *absent])
+    return Statuses((*map(_status, registry()), *absent))
 
 
 def _status(entry: Entry) -> BackendStatus:
@@ -468,6 +459,26 @@ def _status(entry: Entry) -> BackendStatus:
 def names() -> list[str]:
     """The names of the backends that are discovered or could be installed, which ``backend=`` accepts."""
     return sorted({entry.name for entry in registry()} | {x.backend for x in suggestions.known()})
+
+
+def misnamed(settings: config.Settings) -> dict[str, str]:
+    """Sentences on names in the settings ``backend``, ``allow`` and ``deny`` that have no effect, by setting: those
+    that no backend or plugin has, installed or not, and the built-in backend, which ``deny`` leaves.
+    """
+    own = {entry.name for entry in registry() if entry.plugin == BUILTIN} | {BUILTIN}
+    plugins = {entry.plugin for entry in registry()} | {x.backend for x in suggestions.known()} | own
+    sentences = {
+        "backend": [switches.unknown(settings.backend, "backend", names())],
+        "allow": [switches.unknown(settings.allow or (), "plugin", plugins)],
+        "deny": [switches.unknown(settings.deny, "plugin", plugins), switches.built_in(settings.deny, own)],
+    }
+    return {key: "; ".join(filter(None, of_key)) for key, of_key in sentences.items() if any(of_key)}
+
+
+def unknown_variables() -> list[str]:
+    """Sentences on environment variables that are called as gemmhub's are, and that nothing reads."""
+    described = (entry.description for entry in registry() if entry.description is not None)
+    return config.unknown_variables(name for description in described for name in description.variables)
 
 
 def device_types() -> list[str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gemmhub._base import printing
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part, Table, folded
+from gemmhub._base.wording import unlisted
 
 
-@dataclass(frozen=True)
-class BackendStatus:
+@dataclass(frozen=True, repr=False)
+class BackendStatus(Report):
     """The state of one backend. ``state`` is "ready", "absent", "failed" or "not installed"."""
 
+    _cut = False
     name: str
     distribution: str
     summary: str
@@ -30,17 +34,33 @@ class BackendStatus:
             return self.remedy
         return "; ".join(part for part in (self.reason, self.remedy) if part)
 
-    def __str__(self) -> str:
-        reason = "" if self.reason == self.state else f": {self.reason}"
-        detail = self.reason and f"{reason} ({self.remedy})"
-        return printing.line(f"{self.name} ({self.distribution}) {self.state}{detail}")
+    def _parts(self) -> Iterator[Part]:
+        rows = [("backend", self.name), ("distribution", self.distribution), ("state", self.state)]
+        rows += [("summary", self.summary)] if self.summary else []
+        rows += [("details", self.details)] if self.details else []
+        rows += [("features", ", ".join(self.features))] if self.features else []
+        yield Facts(rows, marked=("state",))
 
 
-class Statuses(list[BackendStatus]):
-    """A list of states, which notebooks display as a table."""
+@dataclass(frozen=True, repr=False)
+class Statuses(Report, Mapping[str, BackendStatus]):
+    """The states of backends: a mapping from their names."""
 
-    def _repr_html_(self) -> str:
-        from gemmhub._base import markup
+    rows: tuple[BackendStatus, ...] = ()
+    """The states in order. A name that a second distribution claims has two."""
 
-        rows = [(s.name, s.distribution, s.state, s.details) for s in self]
-        return markup.table(("backend", "distribution", "state", "details"), rows, marked=("state",))
+    def __getitem__(self, backend: str) -> BackendStatus:
+        for status in self.rows:
+            if status.name == backend:
+                return status
+        raise KeyError(unlisted(backend, self))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(status.name for status in self.rows))
+
+    def __len__(self) -> int:
+        return len({status.name for status in self.rows})
+
+    def _parts(self) -> Iterator[Part]:
+        rows = folded((s.name, s.state, s.details) for s in self.rows)
+        yield Table(("backend", "state", "details"), rows, marked=("state",))

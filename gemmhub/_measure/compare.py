@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gemmhub import accuracy
-from gemmhub._base import printing, progress, registered
+from gemmhub._base import progress, registered
 from gemmhub._base.guard import memory_errors
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part, Table
 from gemmhub._call import bind, describe
 from gemmhub._call.describe import Call
-from gemmhub._call.options import Options, Request, request
+from gemmhub._call.options import DEFAULTS, Options, Request, request, unknown
 from gemmhub._check.product import hosted, on_host
 from gemmhub._check.spot_check import examine, generator
 from gemmhub._choice import decide
@@ -37,17 +39,21 @@ class Compared:
     """One backend's result. ``ratio`` is its worst error over its bound among the elements recomputed."""
 
     backend: str
-    ok: bool
-    """Whether the backend ran and its result is correct."""
     status: str
-    """Verdict: "right", "wrong", "failed" (the backend raised, or its kernel did not compile), or "cannot" (the
-    settings name the backend, and it refuses these operands).
-    """
+    """Verdict: "passed", "failed", or "refused" (the settings name the backend, and it refuses these operands)."""
     ratio: float
     """Worst error over its bound among the elements recomputed; NaN where there is no result."""
     difference: float
     """Largest absolute difference from the first correct result of a backend; NaN without either."""
     remark: str
+    wrong: bool = False
+    """Whether there is a result, and it violates its bound. A backend that failed otherwise raised, or its kernel did
+    not compile."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the backend ran and its result is correct."""
+        return self.status == "passed"
 
     @property
     def summary(self) -> str:
@@ -55,9 +61,9 @@ class Compared:
         return self.remark.partition("\n")[0]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The result of :func:`compare`. True where no backend was wrong or failed."""
+@dataclass(frozen=True, repr=False)
+class Comparison(Report):
+    """The result of :func:`compare`. True where no backend failed."""
 
     problem: str
     rows: tuple[Compared, ...]
@@ -67,28 +73,20 @@ class Comparison:
 
     @property
     def deviating(self) -> tuple[str, ...]:
-        """Names of the backends that were wrong or failed."""
-        return tuple(row.backend for row in self.rows if row.status in ("wrong", "failed"))
+        """Names of the backends that failed."""
+        return tuple(row.backend for row in self.rows if row.status == "failed")
 
-    def __str__(self) -> str:
-        width = max([len("backend"), *(len(row.backend) for row in self.rows)])
-        lines = [f"problem: {self.problem}", f"{'backend':{width}}  verdict  error/bound  max difference  remarks"]
-        lines += [
-            f"{r.backend:{width}}  {'WRONG' if r.status == 'wrong' else r.status:7}  {shown(r.ratio):>11}  "
-            f"{shown(r.difference):>14}  {r.summary}"
-            for r in self.rows
-        ]
-        lines.append("deviating: " + (", ".join(self.deviating) or "none"))
-        return "\n".join(printing.line(line.rstrip()) for line in lines)
+    @property
+    def wrong(self) -> bool:
+        """Whether a result violates its bound."""
+        return any(row.wrong for row in self.rows)
 
-    def _repr_html_(self) -> str:
-        """The HTML that notebooks display."""
-        from gemmhub._base import markup
-
+    def _parts(self) -> Iterator[Part]:
         header = ("backend", "verdict", "error/bound", "max difference", "remarks")
         rows = [(r.backend, r.status, shown(r.ratio), shown(r.difference), r.summary) for r in self.rows]
-        head = [("problem", self.problem), ("deviating", ", ".join(self.deviating) or "none")]
-        return markup.facts(head) + markup.table(header, rows, right=header[2:4], marked=("verdict",))
+        yield Facts([("problem", self.problem)])
+        yield Table(header, rows, right=header[2:4], marked=("verdict",))
+        yield Facts([("deviating", ", ".join(self.deviating) or "none")])
 
 
 def shown(number: float) -> str:
@@ -125,11 +123,16 @@ def compare(
 
     Returns
     -------
-    A :class:`Comparison`, true where no backend was wrong or failed. Print it.
+    A :class:`Comparison`, true where no backend failed. Print it.
 
     Raises
     ------
     The errors of :func:`gemmhub.matmul`; InputError where a backend in ``backends`` cannot run it, with its reason.
+
+    See Also
+    --------
+    spot_check : check one result, of any library.
+    tune : time the backends.
 
     Examples
     --------
@@ -138,6 +141,9 @@ def compare(
     >>> bool(comparison), comparison.deviating
     (True, ())
     """
+    for name in options:
+        if name not in DEFAULTS and name != "out":  # which has its own error
+            raise unknown(name, ("backends", "seed", *DEFAULTS))
     if "out" in options:
         raise InputError(
             "out",
@@ -176,20 +182,20 @@ def compare(
         problem, settings = side.call.problem, side.request.settings
         kernel = decide.prepared(backend, backend.candidate, problem, settings)
         if isinstance(kernel, Refusal):
-            rows.append(Compared(name, False, "failed", nan, nan, kernel.reason))
+            rows.append(Compared(name, "failed", nan, nan, kernel.reason))
             continue
         try:
             result = bind.run_once(side.call, name, kernel, side.a, side.b, side.request)
         except GemmhubError as error:
-            rows.append(Compared(name, False, "failed", nan, nan, str(error)))
+            rows.append(Compared(name, "failed", nan, nan, str(error)))
             continue
         ok, ratio, remark = check_result(side.call, side.request, result, seed)
         result = side.call.arrays.to_host(result)
         first = result if first is None and ok else first
         remark = remark if side is here else ", ".join(filter(None, ("on the host", remark)))
-        rows.append(Compared(name, ok, "right" if ok else "wrong", ratio, _difference(result, first), remark))
+        rows.append(Compared(name, "passed" if ok else "failed", ratio, _difference(result, first), remark, not ok))
     refusing = [] if named else [name for name in parsed.settings.backend if name not in eligible]
-    rows += [Compared(name, False, "cannot", nan, nan, _reason(name, call)) for name in refusing]
+    rows += [Compared(name, "refused", nan, nan, _reason(name, call)) for name in refusing]
     return Comparison(str(call.problem), tuple(rows))
 
 

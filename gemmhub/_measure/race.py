@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gemmhub._arrays.spec.operands import SpecArrays
 from gemmhub._base import processors
 from gemmhub._call import bind
 from gemmhub._call.describe import Call
@@ -134,6 +135,8 @@ def _candidates(eligible: Eligible) -> Sequence[str]:
 def _obstacle(call: Call, request: Request, eligible: list[Eligible], listed: list[tuple[Eligible, str]]) -> str:
     """The reason why nothing is raced; empty where there is none."""
     problem, settings = call.problem, request.settings
+    if isinstance(call.arrays, SpecArrays):
+        return "specs have no data"
     if settings.deterministic:
         return "deterministic results are asked for"
     measured = any(x.source == "measured" for x in eligible)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -11,8 +11,10 @@ from typing import Any
 
 from gemmhub._arrays.dlpack.operands import DLPackArrays
 from gemmhub._arrays.host.operands import NUMPY
-from gemmhub._base import geometry, printing, processors, progress
+from gemmhub._base import geometry, processors, progress, units
 from gemmhub._base.guard import guarded
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part, Table, bars
 from gemmhub._base.timing import Clock, Timing, interleave, rotation
 from gemmhub._call import bind, describe
 from gemmhub._call.options import Request
@@ -47,8 +49,8 @@ class Tuned:
     remark: str = ""
 
 
-@dataclass(frozen=True)
-class TuneResult:
+@dataclass(frozen=True, repr=False)
+class TuneResult(Report):
     """The result of :func:`gemmhub.tune`: candidates, fastest first, and the record file."""
 
     problem: str
@@ -56,30 +58,28 @@ class TuneResult:
     path: Path | None
     warning: str = ""
     """Reason not to trust the times: the machine was loaded; empty where nothing disturbed them."""
+    flops: float = 0.0
+    """Operations of one product."""
 
     @property
     def best(self) -> Tuned:
         """The fastest correct candidate."""
         return self.rows[0]
 
-    def __str__(self) -> str:
-        lines = [f"problem: {self.problem}"]
-        for row in self.rows:
-            time = "-" if row.seconds is None else f"{row.seconds * 1e3:.4g} ms"
-            lines.append(f"{row.backend} {row.candidate}: {time} {row.remark}".rstrip())
-        lines += [f"warning: {self.warning}"] if self.warning else []
-        lines.append(f"recorded in {self.path}" if self.path else "not recorded: records are off")
-        return "\n".join(map(printing.line, lines))
-
-    def _repr_html_(self) -> str:
-        """The HTML that notebooks display."""
-        from gemmhub._base import markup, units
-
-        header = ("backend", "candidate", "time", "remarks")
-        rows = [(row.backend, row.candidate, units.duration(row.seconds), row.remark) for row in self.rows]
-        head = [("problem", self.problem), ("recorded", self.path or "no: records are off")]
-        head += [("warning", self.warning)] if self.warning else []
-        return markup.facts(head) + markup.table(header, rows, right=("time",))
+    def _parts(self) -> Iterator[Part]:
+        seconds = [row.seconds for row in self.rows if row.seconds is not None]
+        unit, scale = units.rate_unit(1e-9 * self.flops / x for x in seconds)
+        rows = [
+            (
+                row.backend, row.candidate, units.duration(row.seconds),
+                "-" if row.seconds is None else units.number(1e-9 * self.flops / row.seconds * scale), bar, row.remark,
+            )
+            for row, bar in zip(self.rows, bars([row.seconds for row in self.rows]))
+        ]  # fmt: skip
+        yield Facts([("problem", self.problem)])
+        yield Table(("backend", "candidate", "time", unit, "", "remarks"), rows, right=("time", unit))
+        head = [("warning", self.warning)] if self.warning else []
+        yield Facts([*head, ("recorded", str(self.path) if self.path else "no: records are off")])
 
 
 def tune_call(a: Any, b: Any, out: Any, request: Request) -> TuneResult:
@@ -127,7 +127,7 @@ def tune_call(a: Any, b: Any, out: Any, request: Request) -> TuneResult:
     warning = _disturbed(load, timings)
     if warning:
         _log.warning("tuned %s: %s", problem, warning)
-    return TuneResult(str(problem), tuple(rows), path, warning)
+    return TuneResult(str(problem), tuple(rows), path, warning, problem.flops)
 
 
 def _disturbed(load: float | None, timings: Sequence[Timing]) -> str:

@@ -7,13 +7,14 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
 
 import gemmhub
-from gemmhub._base import files
+from gemmhub._base import files, processors
+from gemmhub._base.tables import Facts
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.cli import by_name, measurements, operands, progress, report, screen
 from gemmhub.cli.by_name import ORDERS
@@ -21,9 +22,6 @@ from gemmhub.cli.contenders import LIBRARY_MATMULS
 from gemmhub.cli.errors import WRONG, Undone, unwritable
 from gemmhub.cli.measurements import Case
 from gemmhub.cli.options import DTYPE, PRECISION, SHAPES, device_option, library_option
-
-if TYPE_CHECKING:
-    pass
 
 _ARGUMENTS = "gemmhub.cli.bench.arguments"
 
@@ -118,6 +116,9 @@ def command(
             operands.check_writable(Path(file))
     _check_plots({"--plot": plot, "--roofline": roofline, "--heatmap": heatmap}, shapes)
     arrays = by_name.arrays_for(device, library)
+    warnings = processors.disturbances(arrays.device.type)  # before this command's own load
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     orders = _orders(all_orders, b_order)
     todo = [(dtype, each, shape) for dtype in dtypes for each in orders for shape in shapes]
@@ -147,6 +148,7 @@ def command(
         "warmup": warmup,
         "iterations": iterations,
         "unit": "seconds a call",
+        "warnings": warnings,
         "copy_bytes_per_second": bandwidth,
         "cases": cases,
     }
@@ -164,8 +166,8 @@ def command(
     written = [json_file, *((plot, roofline, heatmap) if timed else ()), html]
     if json_file != "-" and any(written):
         click.echo()
-        screen.show(screen.facts([("written", click.format_filename(file)) for file in written if file]))
-    if any(row.verdict == "wrong" for case in cases for row in case.rows):
+        screen.show(Facts([("written", click.format_filename(file)) for file in written if file]))
+    if any(row.verdict == "failed" for case in cases for row in case.rows):
         ctx.exit(WRONG)
     if not timed - set(LIBRARY_MATMULS):
         raise Undone("no backend was timed; the remarks have the reasons")
@@ -222,7 +224,7 @@ def _versions(arrays: ArrayLibrary) -> dict[str, Any]:
         "numpy": np.__version__,
         **by_name.library_versions(arrays),
         "platform": platform.platform(),
-        "backends": {s.name: s.versions for s in gemmhub.backends() if s.state == "ready"},
+        "backends": {name: s.versions for name, s in gemmhub.backends().items() if s.state == "ready"},
     }
 
 

@@ -22,6 +22,8 @@ from typing import Any
 import click
 
 from gemmhub._base import printing, units
+from gemmhub._base.tables import Facts, Table
+from gemmhub._base.wording import instance
 from gemmhub.cli import screen
 from gemmhub.cli.by_name import one_line
 from gemmhub.cli.errors import FAILED, Failure, Undone
@@ -88,7 +90,7 @@ def _of(function: Callable[[], Iterable[Job]]) -> list[Job]:
     jobs = list(function())
     for job in jobs:
         if not isinstance(job, Job):
-            raise TypeError(f"it returned a {type(job).__name__}, not a Job")
+            raise TypeError(f"it returned {instance(type(job))}, not a Job")
     return jobs
 
 
@@ -118,6 +120,6 @@ def _show(report: dict[str, Any]) -> None:
     outcomes = [result["text"] for result in results if result["ok"]]
     counts = [(text, str(outcomes.count(text))) for text in sorted(set(outcomes))]
     failed = [result for result in results if not result["ok"]]
-    head = screen.facts([("built", report["name"]), *counts, ("time", units.duration(report["seconds"]))])
-    rows = [(result["job"], screen.styled("failed"), result["text"]) for result in failed]
-    screen.show(head, screen.table(("job", "verdict", "reason"), rows) if rows else None)
+    head = Facts([("built", report["name"]), *counts, ("time", units.duration(report["seconds"]))])
+    rows = [(result["job"], "failed", result["text"]) for result in failed]
+    screen.show(head, Table(("job", "verdict", "reason"), rows, marked=("verdict",)) if rows else None)

@@ -7,9 +7,8 @@ device that the user named.
 from __future__ import annotations
 
 import importlib
-import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +17,12 @@ import numpy as np
 
 from gemmhub._arrays.cupy.operands import CupyArrays, cupy_arrays
 from gemmhub._arrays.host.operands import NUMPY
+from gemmhub._arrays.named_device import parse_device
 from gemmhub._arrays.plugin_arrays import plugin_arrays
 from gemmhub._arrays.torch.operands import TorchArrays, torch_arrays
 from gemmhub._base import device_types
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.capability import CPU, Absent, Device, Refusal
+from gemmhub.capability import Absent, Device, Refusal
 from gemmhub.errors import AllocationError, BackendError, DeviceError, DTypeError, GemmhubError, InputError
 
 Array = Any
@@ -41,22 +41,6 @@ class LibraryStatus:
     version: str
     devices: tuple[str, ...]
     reason: str = ""
-
-
-def parse_device(name: str, further: Iterable[str] = ()) -> Device:
-    """The device called "cpu", "cuda", "cuda:1" or the like, of a registered type or one of ``further`` types.
-
-    Raises InputError for other names.
-    """
-    if name == "cpu":
-        return CPU
-    plugin_arrays()
-    types = tuple(dict.fromkeys((*device_types.names(), *further)))
-    parts = re.fullmatch(r"([a-z_0-9]+)(?::(\d{1,4}))?", name)
-    if parts is None or parts[1] not in types:
-        allowed = ", ".join(("cpu", *(f"{known}, {known}:N" for known in types)))
-        raise InputError("device", repr(name), allowed, "a device of another type needs the plugin that registers it")
-    return Device(parts[1], int(parts[2] or 0))
 
 
 def arrays_for(device: str = "cpu", library: str | None = None) -> ArrayLibrary:
@@ -214,7 +198,7 @@ def place(x: Array, arrays: ArrayLibrary, order: str = "row", argument: str = "x
     """
     if order not in ORDERS:
         raise InputError("order", repr(order), ", ".join(ORDERS))
-    host = x if order == "row" else np.ascontiguousarray(x.T)
+    host = x if order == "row" else np.ascontiguousarray(x.swapaxes(-1, -2))
     try:
         there = arrays.from_host(host)
     except GemmhubError:
@@ -231,7 +215,7 @@ def place(x: Array, arrays: ArrayLibrary, order: str = "row", argument: str = "x
         raise DTypeError(
             argument, f"{arrays.name} has no arrays of {x.dtype}", "dtypes of the array library", f"use {other}"
         ) from error
-    return there if order == "row" else there.T
+    return there if order == "row" else there.T if there.ndim == 2 else there.swapaxes(-1, -2)
 
 
 def one_line(error: Exception) -> str:

@@ -78,7 +78,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Excluded:
-    """A contender that is not timed. ``verdict`` is "wrong", or "" where it did not run."""
+    """A contender that is not timed. ``verdict`` is "failed", or "" where it did not run."""
 
     name: str
     kernel: str
@@ -118,7 +118,7 @@ def backend(name: str, product: Product) -> Contender | Excluded:
     except RuntimeError as error:  # the array library reports the device's error later
         return Excluded(name, "", "", f"the device failed: {one_line(error)}")
     if not check.ok:
-        return Excluded(name, plan.kernel.description, "wrong", check.reason)
+        return Excluded(name, plan.kernel.description, "failed", check.reason)
     dtype = plan.decision.problem.out.dtype
     return Contender(name, plan.kernel.description, dtype, partial(partial, plan), check.method)
 
@@ -149,7 +149,7 @@ def library_matmul(product: Product) -> Contender | Excluded:
     except Exception as error:  # foreign code, and dtypes that it does not multiply
         return Excluded(name, "", "", str(error) if isinstance(error, GemmhubError) else one_line(error))
     if not check.ok:
-        return Excluded(name, name, "wrong", check.reason)
+        return Excluded(name, name, "failed", check.reason)
 
     def bind(left: Array, right: Array, out: Array) -> Callable[[], object]:
         return partial(matmul, left[:rows], right, out=out[:rows], **extra)

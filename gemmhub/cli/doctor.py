@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,11 @@ import numpy as np
 
 import gemmhub
 from gemmhub import config
-from gemmhub._choice import records
+from gemmhub._base import processors
+from gemmhub._choice import records, registry
 from gemmhub._choice.status import BackendStatus
 from gemmhub._measure.compare import Comparison
-from gemmhub.cli import doctor_advice, doctor_probe, doctor_report, operands, progress, screen
+from gemmhub.cli import doctor_advice, doctor_probe, doctor_report, doctor_screen, operands, progress, screen
 from gemmhub.cli.by_name import library_statuses
 from gemmhub.cli.errors import FAILED, UNUSABLE, WRONG
 from gemmhub.cli.options import json_option
@@ -31,7 +32,7 @@ _LIBRARIES = (
     "ml_dtypes", "pluggy", "platformdirs", "filelock", "click", "rich", "matplotlib", "scipy", "torch", "torch_musa",
     "cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "nvmath-python",
 )  # fmt: skip
-_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+_VARIABLES = (*processors.VARIABLES, "CUDA_VISIBLE_DEVICES")
 """The only variables reported besides gemmhub's own settings: those that affect speed."""
 _SELF_TESTS = (("float32", None), ("float16", None), ("bfloat16", None), ("int8", None), ("float16", "float32"))
 _SIZES = (67, 45, 130)
@@ -58,10 +59,9 @@ def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     if as_json:
         screen.print_json(report)
     elif name is None:
-        _show(report)
+        screen.show(*doctor_screen.parts(report))
     else:
-        system = [screen.facts(report[key].items()) for key in ("system", "libraries")]
-        screen.show(*system, *doctor_report.parts(report["findings"]))
+        screen.show(*doctor_screen.system(report), *doctor_report.parts(report["findings"]))
     if not report["ok"]:
         ctx.exit(_code(report))
 
@@ -71,7 +71,7 @@ def _code(report: dict[str, Any]) -> int:
     if "error" in report.get("settings", {}):
         return UNUSABLE
     rows = [row for test in report.get("self_test", ()) for row in test["rows"]]
-    return WRONG if any(row["status"] == "wrong" for row in rows) else FAILED
+    return WRONG if any(row["wrong"] for row in rows) else FAILED
 
 
 def _about(name: str) -> dict[str, Any]:
@@ -93,6 +93,7 @@ def _full() -> dict[str, Any]:
             "devices": library_statuses(),
             "recommended": doctor_advice.advice(),
             "settings": _settings(),
+            "warnings": processors.disturbances(),
         }
         advance()
         broken = "error" in report["settings"]
@@ -101,9 +102,10 @@ def _full() -> dict[str, Any]:
             culprits = _culprits()
             with _switched_off([culprit.plugin for culprit in culprits]):
                 report |= {"records": _records(), "culprits": culprits, "backends": _backends(culprits)}
+                report["warnings"] += [*_misspelt(), *_not_ready(report["backends"])]
                 advance()
                 begin("self-test")
-                report["self_test"] = _self_test()
+                report["self_test"] = _self_test({x.name for x in report["backends"] if x.state == "ready"})
     report["ok"] = not broken and not report["culprits"] and all(test["ok"] for test in report["self_test"])
     return report
 
@@ -120,8 +122,23 @@ def _backends(culprits: list[doctor_probe.Culprit]) -> list[BackendStatus]:
         replace(status, state="failed", reason=reasons[status.name].reason, remedy=reasons[status.name].remedy)
         if status.name in reasons
         else status
-        for status in gemmhub.backends()
+        for status in gemmhub.backends().rows
     ]
+
+
+def _misspelt() -> list[str]:
+    """Sentences on environment variables that nothing reads, and on switches of plugins that are not there."""
+    settings = config.root()
+    switches = registry.misnamed(settings).items()
+    return [*registry.unknown_variables(), *(f"{settings.origin.get(key, key)}: {text}" for key, text in switches)]
+
+
+def _not_ready(backends: list[BackendStatus]) -> list[str]:
+    """A sentence for each backend that the settings prefer and that is listed but not ready."""
+    settings = config.root()
+    where = settings.origin.get("backend", "backend")
+    preferred = [x for x in backends if x.name in settings.backend and x.state != "ready"]
+    return [f"{where}: {x.name} is {x.state}" + f"; {x.details}" * bool(x.details) for x in preferred]
 
 
 @contextmanager
@@ -193,7 +210,8 @@ def _records() -> dict[str, Any]:
     return {"file": path, "count": len(content.records), "skipped": content.skipped}
 
 
-def _self_test() -> list[dict[str, Any]]:
+def _self_test(ready: Collection[str]) -> list[dict[str, Any]]:
+    """Small products on the backends that are ``ready``, those that only settings name left out."""
     m, n, k = _SIZES
     rng = np.random.default_rng()
     tests = []
@@ -206,10 +224,9 @@ def _self_test() -> list[dict[str, Any]]:
         except GemmhubError as error:
             tests.append({"product": title, "ok": False, "error": str(error), "rows": []})
             continue
+        rows = [row for row in comparison.rows if row.backend in ready]
         # A product that no backend ran is a failure: the built-in backend runs every one.
-        tests.append(
-            {"product": title, "ok": bool(comparison) and bool(comparison.rows), "error": "", "rows": comparison.rows}
-        )
+        tests.append({"product": title, "ok": bool(comparison) and bool(rows), "error": "", "rows": rows})
     return tests
 
 
@@ -221,62 +238,3 @@ def _anonymous(value: Any) -> Any:
         return [_anonymous(item) for item in value]
     home = str(Path.home())
     return value.replace(home, "~") if isinstance(value, str) and len(home) > 1 else value
-
-
-def _show(report: dict[str, Any]) -> None:
-    parts: list[Any] = [screen.facts(report["system"].items()), screen.facts(report["libraries"].items())]
-    parts.append(
-        screen.facts(
-            (s["library"], ", ".join(s["devices"]) if s["devices"] else f"no device: {s['reason']}")
-            for s in report["devices"]
-        )
-        if report["devices"]
-        else screen.facts([("devices", "none: neither torch nor cupy is installed")])
-    )
-    if report["recommended"]:
-        rows: list[Any] = [(x["found"], x["command"]) for x in report["recommended"]]
-        parts.append(screen.table(("found", "recommended"), rows))
-    settings = report["settings"]
-    if "error" in settings:
-        screen.show(*parts, screen.facts([("settings", screen.styled("failed")), ("", settings["error"])]))
-        return
-    rows = [(key, _value(entry["value"]), entry["origin"]) for key, entry in settings.items()]
-    parts.append(screen.table(("setting", "value", "from"), rows))
-    kept = report["records"]
-    where = "off" if kept["file"] is None else f"{kept['count']} in {kept['file']}"
-    parts.append(screen.facts([("records", where), *(("skipped", reason) for reason in kept["skipped"])]))
-    states = [
-        (s["name"], screen.styled(s["state"]), "; ".join(x for x in (s["reason"], s["remedy"]) if x))
-        for s in report["backends"]
-        if s["state"] != "not installed"
-    ]
-    parts.append(screen.table(("backend", "state", "details"), states))
-    for culprit in report["culprits"]:
-        plugin = f"plugin {culprit['plugin']}" if culprit["plugin"] else "plugins"
-        parts.append(
-            screen.facts([(plugin, screen.styled("failed")), ("", culprit["reason"]), ("", culprit["remedy"])])
-        )
-    parts += [f"{s['name']}: {s['traceback'].rstrip()}" for s in report["backends"] if s["traceback"]]
-    tested: list[tuple[Any, ...]] = []
-    for test in report["self_test"]:
-        tested += [
-            (
-                test["product"],
-                row["backend"],
-                screen.styled("ok" if row["ok"] else row["status"]),
-                f"{float(row['ratio']):.2g}",
-                row["remark"],
-            )
-            for row in test["rows"]
-        ]
-        if not test["rows"]:
-            tested.append((test["product"], "-", screen.styled("failed"), "-", test["error"]))
-    header = ("self-test", "backend", "verdict", "error/bound", "remarks")
-    parts.append(screen.table(header, tested, right=("error/bound",)))
-    screen.show(*parts)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(value) or "-"
-    return "-" if value is None else str(value)

@@ -18,7 +18,8 @@ from itertools import groupby
 from typing import Any
 
 from gemmhub._base.guard import guarded
-from gemmhub.cli import screen
+from gemmhub._base.tables import Part, Table
+from gemmhub._base.wording import instance
 from gemmhub.cli.errors import Failure
 
 GROUP = "gemmhub.doctor"
@@ -55,7 +56,7 @@ def _of(origin: str, load: Callable[[], Callable[[], Iterable[Finding]]]) -> lis
     def gather() -> None:
         for finding in load()():
             if not isinstance(finding, Finding):
-                raise TypeError(f"{origin} yielded a {type(finding).__name__}, not a Finding")
+                raise TypeError(f"{origin} yielded {instance(type(finding))}, not a Finding")
             findings.append(finding)
 
     failure = guarded(gather, "it", "")  # a plugin's code, on a machine that may be broken
@@ -69,13 +70,15 @@ def fine(findings: Iterable[Finding]) -> bool:
     return all(finding.ok is not False for finding in findings)
 
 
-def parts(findings: Iterable[dict[str, Any]]) -> Iterator[Any]:
+def parts(findings: Iterable[dict[str, Any]]) -> Iterator[Part]:
     """Findings, as :func:`gemmhub.cli.screen.plain` returns them, for :func:`gemmhub.cli.screen.show`."""
     for section, members in groupby(findings, key=lambda finding: finding["section"]):
         rows = list(members)
-        yield screen.table((section, "", ""), ((row["item"], _verdict(row["ok"]), row["text"]) for row in rows))
+        cells = [(row["item"], "" if row["ok"] is None else outcome(row["ok"]), row["text"]) for row in rows]
+        yield Table((section, "", " "), cells, marked=("",))
         yield from (f"{row['item']}:\n{row['detail'].rstrip()}" for row in rows if row["detail"])
 
 
-def _verdict(ok: bool | None) -> Any:
-    return "" if ok is None else screen.styled("ok" if ok else "failed")
+def outcome(ok: bool) -> str:
+    """The verdict."""
+    return "passed" if ok else "failed"

@@ -24,6 +24,7 @@ COMMANDS = {
     "tune": ("tune", "Time every backend on a product and record the results."),
     "bench": ("bench", "Time backends on the same products; JSON and plots."),
     "build": ("build", "Do in advance what a plugin does at first use."),
+    "new-plugin": ("new_plugin", "Write a plugin to put a kernel into."),
     "doctor": ("doctor", "Report on this installation, and test it."),
 }
 """Name: (module, summary). The summaries are here so that ``gemmhub --help`` imports no command."""

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.text import Text
 
 import gemmhub
 from gemmhub._base import units
+from gemmhub._base.tables import Facts
 from gemmhub._call.options import Options
+from gemmhub._check.spot_check import SpotCheck
 from gemmhub.cli import by_name, operands, screen
 from gemmhub.cli.errors import WRONG
 from gemmhub.cli.options import (
@@ -97,25 +98,21 @@ def command(
             }
         )
     else:
-        decided = screen.decision_parts(plan.decision) if explain else ()
-        done: list[tuple[str, Any] | None] = [
+        done = [
             ("result", f"{screen.shape(result.shape)} {result.dtype.name}"),
             ("time", f"{units.duration(seconds)}, {units.number(rate * scale)} {unit}"),
             ("ran", f"{plan.decision.chosen}: {plan.kernel.description}"),
-            None if target is None else ("written", click.format_filename(target) + (f" ({remark})" if remark else "")),
         ]
+        if target is not None:
+            done.append(("written", click.format_filename(target) + (f" ({remark})" if remark else "")))
         if verdict is not None:
-            word = "right" if verdict["ok"] else "wrong"
-            done += [("check", Text.assemble(screen.styled(word), f" ({verdict['examined']})"))]
-            done += [("", verdict["reason"])]
-        screen.show(*decided, screen.facts(done))
-    if verdict is not None and not verdict["ok"]:
+            done += [("check", f"{verdict.verdict} ({verdict.examined})"), ("", verdict.reason)]
+        screen.show(plan.decision if explain else None, Facts(done, marked=("check",)))
+    if verdict is not None and not verdict:
         ctx.exit(WRONG)
 
 
-def _check(a: Any, b: Any, result: Any, options: Options, problem: GemmProblem) -> dict[str, Any]:
+def _check(a: Any, b: Any, result: Any, options: Options, problem: GemmProblem) -> SpotCheck:
     """The verdict on a product."""
     precision: Any = problem.precision
-    verdict = gemmhub.spot_check(a, b, result, **{**options, "precision": precision})
-    sums = f", {verdict.sums} sums compared" if verdict.sums else ""
-    return {**screen.plain(verdict), "examined": f"{verdict.method}: {verdict.checked} elements recomputed{sums}"}
+    return gemmhub.spot_check(a, b, result, **{**options, "precision": precision})

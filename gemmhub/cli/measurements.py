@@ -9,7 +9,7 @@ different runs are not comparable.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -18,7 +18,9 @@ from typing import Any, cast
 import numpy as np
 
 import gemmhub
-from gemmhub._base import markup, units
+from gemmhub._base import units
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part, Table
 from gemmhub._base.timing import Timing, host_times, interleave, rotation
 from gemmhub._call.options import Options
 from gemmhub.array_library import ArrayLibrary
@@ -45,7 +47,7 @@ class Measurement:
     name: str
     kernel: str
     verdict: str
-    """Verdict on its result: "right", "wrong" (then it is not timed), or "" where it did not run."""
+    """Verdict on its result: "passed", "failed" (then it is not timed), or "" where it did not run."""
     median: float | None = None
     minimum: float | None = None
     maximum: float | None = None
@@ -69,7 +71,7 @@ class Measurement:
         if self.minimum is not None and self.maximum is not None and self.gflops is not None:
             spread = f"{units.duration(self.minimum)} .. {units.duration(self.maximum)}"
             rate = units.number(self.gflops * scale)
-        remark = f"wrong: {self.remark}" if self.verdict == "wrong" else self.remark
+        remark = f"failed: {self.remark}" if self.verdict == "failed" else self.remark
         return units.duration(self.median), spread, rate, units.multiple(self.ratio), remark
 
 
@@ -86,8 +88,8 @@ class HostTime:
     """Seconds of the baseline, measured in turn with this call, over ``seconds``."""
 
 
-@dataclass(frozen=True)
-class Case:
+@dataclass(frozen=True, repr=False)
+class Case(Report):
     """All contenders on one product, fastest first."""
 
     problem: str
@@ -116,12 +118,12 @@ class Case:
     def timed(self) -> tuple[Measurement, ...]:
         return tuple(row for row in self.rows if row.median is not None)
 
-    def _repr_html_(self) -> str:
-        """The HTML that notebooks display."""
+    def _parts(self) -> Iterator[Part]:
         unit, scale = units.rate_unit(row.gflops for row in self.timed)
         header = ("contender", "median", "range", unit, f"vs {contenders.label(self.baseline)}", "remarks")
         rows = [(row.label, *row.cells(scale)) for row in self.rows]
-        return markup.facts([("problem", self.problem)]) + markup.table(header, rows, right=header[1:5])
+        yield Facts([("problem", self.problem)])
+        yield Table(header, rows, right=header[1:5])
 
 
 def run_case(
@@ -313,7 +315,7 @@ def _measured(ready: Sequence[Contender], timings: Sequence[Timing], flops: floa
         Measurement(
             name=c.name,
             kernel=c.kernel,
-            verdict="right",
+            verdict="passed",
             median=medians[c.name],
             minimum=t.minimum * c.scale,
             maximum=t.maximum * c.scale,

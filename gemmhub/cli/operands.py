@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from math import prod
+from collections.abc import Callable
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, BinaryIO
@@ -13,10 +13,10 @@ import numpy as np
 
 from gemmhub._base import files
 from gemmhub._base.digits import whole
-from gemmhub.cli.errors import Failure, Undone, unwritable
-from gemmhub.dtypes import DType, as_dtype, info
+from gemmhub.cli.errors import Failure, unwritable
+from gemmhub.dtypes import DType, as_dtype, compute_dtype, info, result_dtype
 from gemmhub.errors import AllocationError, DTypeError
-from gemmhub.operands import OPERANDS
+from gemmhub.operands import OPERANDS, Product
 
 Array = Any
 
@@ -71,6 +71,32 @@ def load_options(chosen: dict[str, Any], dtype: str | None) -> dict[str, Array]:
     return {name: load(file, chosen.get("out_dtype") or dtype) for name, file in files.items()}
 
 
+def further(
+    chosen: dict[str, Any], dtype: str | None, a: Array, b: Array, new: Callable[[tuple[int, ...], DType], Array]
+) -> dict[str, Array]:
+    """Take further operands out of ``chosen`` options, as :func:`load_options` does; ``new(shape, dtype)`` makes one of
+    a form, which is named instead of a file ("n" for a bias of n elements).
+    """
+    if all(chosen.get(name) is None for name in OPERANDS):
+        return {}
+    from gemmhub.testing.forms import forms, shape  # slow to import
+
+    named = {name: chosen.pop(name) for name in OPERANDS if chosen.get(name) in forms(name)}
+    for name in OPERANDS:
+        file = chosen.get(name)
+        if file is not None and not os.path.exists(file):
+            option, allowed = f"--{name.replace('_', '-')}", ", ".join(forms(name))
+            raise Failure(f"{option} {click.format_filename(file)}: No such file, and no form; forms: {allowed}")
+    arrays = load_options(chosen, dtype)
+    (*batch, m, k), n = a.shape, b.shape[-1]
+    out = as_dtype(chosen["out_dtype"]) if chosen.get("out_dtype") else result_dtype(a.dtype, b.dtype)
+    computed = compute_dtype(a.dtype, b.dtype, out)
+    product = Product(m, n, k, (*batch,), len(a.shape), len(b.shape), (*batch, m, n), out, computed)
+    for name, form in named.items():
+        arrays[name] = new(shape(name, form, m, n, k, (*batch,)), OPERANDS[name].dtypes(product)[0])
+    return arrays
+
+
 def _reinterpret(array: Array, name: str, dtype: str | None) -> Array:
     size = array.dtype.itemsize
     if dtype is None:
@@ -111,9 +137,6 @@ def check_writable(path: Path) -> None:
 
 Size = tuple[int, int, int]
 
-_MAX_BYTES = 2**47
-"""The addresses of a process on x86-64."""
-
 _MEANING = "A is M x K, B is K x N"
 
 
@@ -147,18 +170,10 @@ def _like_sizes(text: str) -> bool:
     return all(whole(part) is not None for part in text.split("x"))
 
 
-def unfilled(shape: tuple[int, ...], dtype: str, order: str) -> Array:
-    """An array whose pages are never touched; its matrices are column-major for the ``order`` "col"."""
-    stored = (*shape[:-2], shape[-1], shape[-2]) if order == "col" else shape
-    stored_dtype = as_dtype(dtype)
-    what, size = f"operands of {' x '.join(map(str, shape))} {dtype}", prod(shape) * stored_dtype.itemsize
-    if size > _MAX_BYTES or max(shape) > _MAX_BYTES:
-        raise Failure(f"{what}: {size / 2**40:.4g} TiB; allowed: at most 128 TiB, the addresses of a process")
-    try:
-        array = np.empty(stored, stored_dtype)
-    except MemoryError:
-        raise Undone(f"{what}: this system reserves no {size / 2**30:.4g} GiB of addresses for a process") from None
-    return array.swapaxes(-1, -2) if order == "col" else array
+def no_layout(a_order: str, b_order: str, batch: tuple[int, ...]) -> None:
+    """Raise UsageError for options of operands that sizes stand for, beside files."""
+    if "col" in (a_order, b_order) or batch:
+        raise click.UsageError("--a-order, --b-order and --batch go with sizes, not with files.")
 
 
 def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:

@@ -118,12 +118,24 @@ library_option = click.option(
     metavar="NAME",
     help="Array library of the operands on a device: torch (default), cupy, or a plugin's.",
 )
-b_order_option = click.option(
-    "--b-order",
-    type=click.Choice(ORDERS),
-    default="row",
-    help="Storage order of B: row for K x N (default), col for N x K.",
-)
+
+
+def layout_options(function: F) -> F:
+    """Add the options of operands that sizes stand for: their storage orders, and batch dimensions."""
+    for option in reversed(
+        (
+            click.option(
+                "--a-order", type=click.Choice(ORDERS), default="row", help="Storage order of A: col for K x M."
+            ),
+            click.option(
+                "--b-order", type=click.Choice(ORDERS), default="row",
+                help="Storage order of B: row for K x N (default), col for N x K.",
+            ),
+            click.option("--batch", type=BATCH, default=(), help="Batch dimensions of both operands: 4 or 4,2."),
+        )
+    ):  # fmt: skip
+        function = option(function)
+    return function
 
 
 def product_options(function: F) -> F:
@@ -143,13 +155,18 @@ def product_options(function: F) -> F:
     return function
 
 
-def operand_options(function: F) -> F:
+def operand_options(function: F, metavar: str = "FILE.npy") -> F:
     """Add an option for the file of each further operand of a product, and ``--beta``."""
     for name, row in reversed(OPERANDS.items()):
         if not row.written:
             option = f"--{name.replace('_', '-')}"
-            function = click.option(option, name, metavar="FILE.npy", help=f"Operand {name}: {row.summary}.")(function)
+            function = click.option(option, name, metavar=metavar, help=f"Operand {name}: {row.summary}.")(function)
     return click.option("--beta", type=NUMBER, help="Factor of the addend.")(function)
+
+
+def form_options(function: F) -> F:
+    """Add the options of :func:`operand_options`, which take the name of a form, too: "n" for a bias of n elements."""
+    return operand_options(function, "FORM|FILE.npy")
 
 
 def matmul_options(**values: Any) -> Options:

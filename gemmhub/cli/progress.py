@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gemmhub._base import printing
+from gemmhub._base import printing, tables
 from gemmhub._base.progress import watched
-from gemmhub.cli import screen
 
 
 @contextmanager
@@ -16,13 +16,14 @@ def bar(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]
 
     Reports of the library (:mod:`gemmhub._base.progress`) are shown after that name.
     """
-    console = screen.console(stderr=True)
-    if not console.is_terminal:
+    if tables.terminal(sys.stderr)[1] is None:
         yield (lambda title: None), (lambda: None)
         return
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     # Drawn between steps only: a drawing thread would disturb the measurement.
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as shown:
         task = shown.add_task("", total=total)

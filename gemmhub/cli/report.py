@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gemmhub._base import markup, units
-from gemmhub.cli import figures, screen
+from gemmhub._base.tables import Facts, Table
+from gemmhub.cli import figures
 from gemmhub.cli.contenders import label
 from gemmhub.cli.measurements import Case
 from gemmhub.kit import install
@@ -51,17 +52,17 @@ def _titled(case: Case, rows: Rows) -> Rows:
     return [(*(title if number == 0 else ("", "")), *row) for number, row in enumerate(rows)]
 
 
-def results_table(cases: Sequence[Case]) -> Any:
+def results_table(cases: Sequence[Case]) -> Table:
     """The table of results for a terminal, with an empty line between cases."""
     header, groups = results(cases)
     rows = [row for group in groups for row in (*group, ("",) * len(header))][:-1]
-    return screen.table(header, rows, right=header[3:7])
+    return Table(header, rows, right=header[3:7])
 
 
-def host_table(cases: Sequence[Case]) -> Any:
+def host_table(cases: Sequence[Case]) -> Table:
     """The table of host times for a terminal."""
     header, groups = host(cases)
-    return screen.table(header, [row for group in groups for row in group], right=header[4:])
+    return Table(header, [row for group in groups for row in group], right=header[4:])
 
 
 def page(document: Mapping[str, Any], cases: Sequence[Case]) -> str:
@@ -69,12 +70,12 @@ def page(document: Mapping[str, Any], cases: Sequence[Case]) -> str:
     machine = document["device"]["name"]
     title = markup.text(f"gemmhub bench on {machine}")
     header, groups = results(cases)
-    body = [f"<h1>{title}</h1>", markup.facts(_facts(document)), "<h2>Times</h2>"]
+    body = [f"<h1>{title}</h1>", markup.facts(Facts(list(_facts(document)))), "<h2>Times</h2>"]
     body.append("<p>Medians of interleaved rounds; a ratio above 1 is faster than the baseline.</p>")
-    body.append(_wide(markup.table(header, _flat(groups), right=header[3:7])))
+    body.append(_wide(markup.table(Table(header, _flat(groups), right=header[3:7]))))
     if any(case.host for case in cases):
         header, groups = host(cases)
-        body += ["<h2>Host times</h2>", _wide(markup.table(header, _flat(groups), right=header[4:]))]
+        body += ["<h2>Host times</h2>", _wide(markup.table(Table(header, _flat(groups), right=header[4:])))]
     body.append("<h2>Plots</h2>")
     if figures.available():
         bandwidth = document["copy_bytes_per_second"]
@@ -97,6 +98,7 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "clock", f"{document['clock']}, {document['rounds']} rounds"
     if document["copy_bytes_per_second"] is not None:
         yield "copy", f"{units.number(document['copy_bytes_per_second'] / 1e9)} GB/s, read and write together"
+    yield from (("warning", text) for text in document["warnings"])
     yield "versions", ", ".join(f"{name} {value}" for name, value in versions.items() if isinstance(value, str))
     for name, parts in versions["backends"].items():
         yield f"backend {name}", ", ".join(f"{part} {version}" for part, version in parts.items()) or "ready"

@@ -51,17 +51,6 @@ def command(
     if as_json:
         screen.print_json(verdict)
     else:
-        examined = f"{verdict.checked} elements recomputed" + (
-            f", {verdict.sums} sums compared" if verdict.sums else ""
-        )
-        screen.show(
-            screen.facts(
-                [
-                    ("verdict", screen.styled("right" if verdict.ok else "wrong")),
-                    ("method", f"{verdict.method}: {examined}"),
-                    ("reason", verdict.reason),
-                ]
-            )
-        )
+        screen.show(verdict)
     if not verdict.ok:
         ctx.exit(WRONG)

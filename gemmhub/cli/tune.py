@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from click.core import ParameterSource
 
 import gemmhub
-from gemmhub._base import units
+from gemmhub._base.tables import Facts
 from gemmhub._choice import records
 from gemmhub._choice.records import RecordFile
 from gemmhub._measure.tune import TuneResult, import_times
@@ -21,10 +22,11 @@ from gemmhub.cli.errors import Failure
 from gemmhub.cli.options import (
     DTYPE,
     SHAPES,
-    b_order_option,
     backend_option,
     device_option,
+    form_options,
     json_option,
+    layout_options,
     library_option,
     matmul_options,
     product_options,
@@ -42,10 +44,11 @@ _OTHERWISE = " or --shape MxNxK (files go with --show, --merge and --import)"
 )  # fmt: skip
 @click.option("--dtype", type=DTYPE, default="float32", metavar="DTYPE", help="Dtype of the operands (float32).")
 @click.option("--b-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of B where it differs.")
-@b_order_option
+@layout_options
 @device_option
 @library_option
 @product_options
+@form_options
 @backend_option
 @click.option("--show", is_flag=True, help="List the records in force (or those of FILE...); time nothing.")
 @click.option("--merge", is_flag=True, help="Merge the records of FILE... into those in force.")
@@ -60,7 +63,9 @@ def command(
     grids: tuple[tuple[tuple[int, int, int], ...], ...],
     dtype: str,
     b_dtype: str | None,
+    a_order: str,
     b_order: str,
+    batch: tuple[int, ...],
     device: str,
     library: str | None,
     show: bool,
@@ -72,7 +77,8 @@ def command(
 ) -> None:
     """Time every backend, and each of its candidates, on random operands, and record the results.
 
-    Later calls of this kind, in every process, use the fastest. Wrong candidates are reported, not recorded.
+    Later calls like these, in every process, use the fastest. Wrong candidates are reported, not recorded. Operands
+    beside A and B are files, or forms as of `gemmhub explain`.
     """
     if show + merge + imports > 1:
         raise click.UsageError("--show, --merge and --import exclude each other.")
@@ -107,12 +113,12 @@ def command(
     with entered(arrays), progress.bar(len(todo)) as (begin, advance):
         for size in todo:
             begin("tuning " + "x".join(map(str, size)))
-            results.append(_tune(size, dtype, b_dtype, b_order, arrays, chosen))
+            results.append(_tune(size, batch, (dtype, b_dtype or dtype), (a_order, b_order), arrays, chosen))
             advance()
     if as_json:
         screen.print_json(results)
     else:
-        screen.show(*(part for size, result in zip(todo, results) for part in _parts(size, result)), _where(results))
+        screen.show(*results)
 
 
 def _merged(target: Path, count: int, skipped: list[str], as_json: bool) -> None:
@@ -120,7 +126,7 @@ def _merged(target: Path, count: int, skipped: list[str], as_json: bool) -> None
         screen.print_json({"into": target, "records": count, "skipped": skipped})
         return
     facts = [("into", str(target)), ("records", str(count)), *(("skipped", reason) for reason in skipped)]
-    screen.show(screen.facts(facts))
+    screen.show(Facts(facts))
 
 
 def _check_unused(ctx: click.Context, mode: str) -> None:
@@ -138,41 +144,20 @@ def _check_unused(ctx: click.Context, mode: str) -> None:
 
 def _tune(
     size: tuple[int, int, int],
-    dtype: str,
-    b_dtype: str | None,
-    b_order: str,
+    batch: tuple[int, ...],
+    dtypes: tuple[str, str],
+    orders: tuple[str, str],
     arrays: ArrayLibrary,
-    chosen: dict[str, Any],
+    options: dict[str, Any],
 ) -> TuneResult:
     m, n, k = size
-    rng = np.random.default_rng()
-    a = place(operands.random_operand(rng, (m, k), as_dtype(dtype)), arrays, argument="a")
-    b = place(operands.random_operand(rng, (k, n), as_dtype(b_dtype or dtype)), arrays, b_order, "b")
-    return gemmhub.tune(a, b, **matmul_options(**chosen))
-
-
-def _parts(size: tuple[int, int, int], result: TuneResult) -> tuple[Any, Any]:
-    m, n, k = size
-    rates = [None if row.seconds is None else 2e-9 * m * n * k / row.seconds for row in result.rows]
-    unit, scale = units.rate_unit(rates)
-    rows = [
-        (
-            row.backend,
-            row.candidate,
-            units.duration(row.seconds),
-            "-" if rate is None else units.number(rate * scale),
-            row.remark,
-        )
-        for row, rate in zip(result.rows, rates)
-    ]
-    header = ("backend", "candidate", "time", unit, "remarks")
-    return screen.facts([("problem", result.problem)]), screen.table(header, rows, right=("time", unit))
-
-
-def _where(results: list[TuneResult]) -> Any:
-    path = results[-1].path
-    warnings = [("warning", result.warning) for result in results if result.warning]
-    return screen.facts([("recorded", str(path) if path else "no: records are off"), *warnings])
+    rng, chosen = np.random.default_rng(), dict(options)
+    a = operands.random_operand(rng, (*batch, m, k), as_dtype(dtypes[0]))
+    b = operands.random_operand(rng, (*batch, k, n), as_dtype(dtypes[1]))
+    extra = operands.further(chosen, dtypes[0], a, b, partial(operands.random_operand, rng))
+    extra = {name: place(x, arrays, argument=name) for name, x in extra.items()}
+    a, b = place(a, arrays, orders[0], "a"), place(b, arrays, orders[1], "b")
+    return gemmhub.tune(a, b, **matmul_options(**chosen, **extra))
 
 
 def _in_force() -> Path:
@@ -192,15 +177,10 @@ def _show(named: list[Path], as_json: bool) -> None:
         content.skipped += one.skipped
         for entry in one.all:
             content.add(entry)
-    both = content.records, content.failures
-    measured, failures = (sorted(x.values(), key=lambda r: (r.problem, r.seconds)) for x in both)
     if as_json:
+        measured, failures = content.ordered
         failed = [{**vars(r), "seconds": None} for r in failures]
         screen.print_json({"files": paths, "records": measured, "failures": failed, "skipped": content.skipped})
         return
-    head = [("file", str(path) + ("" if path.exists() else " (does not exist)")) for path in paths]
-    head += [("records", str(len(measured)))] + [("skipped", reason) for reason in content.skipped]
-    head += [("failed", f"{r.backend} {r.candidate}, {r.problem}: {r.failure}") for r in failures]
-    rows = [(units.duration(r.seconds), r.backend, r.candidate, r.device, r.recorded[:10], r.problem) for r in measured]
-    header = ("time", "backend", "candidate", "device", "recorded", "problem")
-    screen.show(screen.facts(head), screen.table(header, rows, right=("time",)) if rows else None)
+    named_files = [("file", str(path) + ("" if path.exists() else " (does not exist)")) for path in paths]
+    screen.show(Facts(named_files), content)

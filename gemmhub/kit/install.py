@@ -10,6 +10,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from gemmhub.errors import DependencyError
+
 CORE = "gemmhub"
 
 
@@ -22,7 +24,7 @@ def command(*requirements: str) -> str:
     Examples
     --------
     >>> from gemmhub.kit import install
-    >>> "gemmhub-cpu" in install.command("gemmhub-cpu[numkong]")
+    >>> "gemmhub-cpu" in install.command("gemmhub-cpu[test]")
     True
     """
     source = origin()
@@ -34,6 +36,13 @@ def command(*requirements: str) -> str:
     for requirement in requirements:
         folders.update(dict.fromkeys(_folders(source, requirement)))
     return " ".join(["pip install", *folders])
+
+
+def missing(error: ModuleNotFoundError, part: str, library: str, extra: str) -> ImportError:
+    """The error for ``part`` of gemmhub, whose import raised ``error``: that itself, unless ``library`` is missing."""
+    if error.name != library:
+        return error
+    return DependencyError(f"{part} needs {library}, which is not installed: {command(f'{CORE}[{extra}]')}")
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import json
+import os
 import sys
 import types
 
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gemmhub import Backend, Candidate, Kernel, Offer, Ready, Refusal
+from gemmhub._base import processors
 from gemmhub.backend import BASIC
 from gemmhub.capability import CPU
 from gemmhub.cli import build, doctor_advice, doctor_report
@@ -57,8 +59,10 @@ class Run:
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
+    for name in ("FORCE_COLOR", "COLUMNS", *processors.VARIABLES):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)  # nothing to warn of
+    monkeypatch.setattr(processors, "quota_here", lambda: sys.maxsize)
     return Run(tmp_path)
 
 

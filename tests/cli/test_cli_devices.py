@@ -185,7 +185,7 @@ def test_bench_on_a_device(run, pretended, monkeypatch):
         assert "order=rcr" in case["problem"]
         assert case["nbytes"] == 4 * (case["m"] * 8 + 24 * 8 + case["m"] * 24)
         assert case["operand_sets"] == -(-2 * fake_cupy.CACHE // int(case["nbytes"]))
-        assert {row["name"]: row["verdict"] for row in case["rows"]} == {"pretended": "right", "cupy.matmul": "right"}
+        assert {row["name"]: row["verdict"] for row in case["rows"]} == {"pretended": "passed", "cupy.matmul": "passed"}
         assert {row["check"] for row in case["rows"]} == {"recomputed"}
         assert all(len(row["samples"]) == 3 for row in case["rows"])
         assert {(h["name"], h["call"]) for h in case["host"]} == {
@@ -227,7 +227,7 @@ def test_a_wrong_result_on_a_device(run, pretended):
     add(Pretended("wrong", error=1e3))
     data = run.json("bench", "--device", "cuda", "--shape", 24, "--rounds", 1, "--json", "-", code=1)
     rows = {row["name"]: row for row in data["cases"][0]["rows"]}
-    assert rows["wrong"]["verdict"] == "wrong"
+    assert rows["wrong"]["verdict"] == "failed"
     assert rows["wrong"]["median"] is None
     assert "(23, 0)" in rows["wrong"]["remark"]
     assert rows["pretended"]["median"] > 0
@@ -335,7 +335,9 @@ def test_explain_describes_what_a_call_would_be(run, pretended):
 def test_compare_on_a_device(run, pretended):
     add(Pretended("wrong", error=1e3))
     data = run.json("compare", 30, 20, 10, "--device", "cuda:1", "--library", "cupy", "--json", code=1)
-    assert {row["backend"]: row["ok"] for row in data["rows"]} == {"pretended": True, "wrong": False, "numpy": True}
+    assert {row["backend"]: row["status"] for row in data["rows"]} == {
+        "pretended": "passed", "wrong": "failed", "numpy": "passed",
+    }  # fmt: skip
     assert data["problem"].endswith("on cuda:1")
 
 

@@ -17,6 +17,7 @@ from plugins.gemmhub_example_bad.backend import Scripted
 import gemmhub
 from gemmhub import Kernel, Refusal
 from gemmhub._base import files
+from gemmhub._base.tables import Facts, Table
 from gemmhub._choice import records
 from gemmhub.cli import errors, screen
 from gemmhub.cli.main import main
@@ -301,8 +302,8 @@ def test_a_terminal_is_not_acted_on(tmp_path):
 
 def test_headers_and_coloured_cells_are_safe(capsys):
     screen.show(
-        screen.table((f"header{EVIL}", "b"), [(screen.styled(f"state{EVIL}"), "x\ny")]),
-        screen.facts([(f"label{EVIL}", f"value{EVIL}"), None]),
+        Table((f"header{EVIL}", "b"), [(f"failed {EVIL}", "x\ny")], marked=(f"header{EVIL}",)),
+        Facts([(f"label{EVIL}", f"passed {EVIL}")], marked=(f"label{EVIL}",)),
         f"text{EVIL}",
     )
     told = capsys.readouterr().out

@@ -46,8 +46,20 @@ def test_tune_warns_of_a_loaded_machine(run, monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
     told = run("tune", 24, 16, 8, "--shape", "12x10x8").stdout
     assert told.count("warning   the load average was ") == 2
-    assert told.index("recorded  ") < told.index("warning   ")
+    assert told.index("warning   ") < told.index("recorded  ")
     assert run.json("tune", 24, 16, 8, "--json")[0]["warning"].endswith("tune again on an idle machine")
+
+
+def test_tune_takes_orders_batches_and_operands(run):
+    (result,) = run.json("tune", 24, 16, 8, "--a-order", "col", "--b-order", "col", "--batch", "3", "--json")
+    assert result["problem"].startswith("24x16x8 batch=3 float32,float32->float32 order=ccr epilogue=none")
+    (result,) = run.json("tune", 24, 16, 8, "--bias", "n", "--activation", "relu", "--json")
+    assert "epilogue=bias_n+relu" in result["problem"]
+    data = run.json("explain", 24, 16, 8, "--bias", "n", "--activation", "relu", "--json")
+    assert {v["backend"]: v["source"] for v in data["verdicts"]}["numpy"] == "measured"
+    both = run.json("tune", "--shape", "8,12x4x4", "--c", "matrix", "--beta", "2", "--json")
+    assert all("epilogue=c" in result["problem"] for result in both)
+    assert len(both) == 2
 
 
 def test_tune_json_and_cubes(run):
@@ -151,6 +163,22 @@ def test_tune_usage(run, arguments):
 # ---------------------------------------------------------------- bench
 
 
+def test_bench_warns_of_what_disturbs_it(run, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+    monkeypatch.setenv("MKL_NUM_THREADS", "77")
+    options = ("bench", "--shape", 8, "--rounds", 1)
+    told = run(*options)
+    assert "warning: the load average is 1e+03 for the " in told.stderr
+    assert "warning: MKL_NUM_THREADS=77 sets the threads" in told.stderr
+    assert "warning" not in told.stdout
+    assert len(run.json(*options, "--json", "-")["warnings"]) >= 2
+    run(*options, "--html", "x.html")
+    assert "MKL_NUM_THREADS=77" in (run.folder / "x.html").read_text()
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.delenv("MKL_NUM_THREADS")
+    assert run.json(*options, "--json", "-")["warnings"] == []
+
+
 def test_bench_table(run, reference):
     told = run("bench", "--shape", "24x16x8", "--shape", "16", "--rounds", 2, "--dtype", "float64").stdout
     lines = told.splitlines()
@@ -192,7 +220,7 @@ def test_bench_json_on_stdout(run):
 def test_bench_does_not_time_the_wrong(run, wrong):
     data = run.json("bench", "--shape", 24, "--rounds", 1, "--json", "-", code=1)
     rows = {row["name"]: row for row in data["cases"][0]["rows"]}
-    assert rows["wrong"]["verdict"] == "wrong"
+    assert rows["wrong"]["verdict"] == "failed"
     assert rows["wrong"]["median"] is None
     assert "(23, 0)" in rows["wrong"]["remark"]
     assert rows["numpy"]["median"] > 0
@@ -263,7 +291,7 @@ def test_every_order_of_the_operands_and_the_result(run):
     assert [case["orders"] for case in data["cases"]] == list(measurements.ORDERS)
     for case in data["cases"]:
         assert f"order={case['orders']}" in case["problem"]
-        assert {row["verdict"] for row in case["rows"]} == {"right"}
+        assert {row["verdict"] for row in case["rows"]} == {"passed"}
     data = run.json(
         "bench",
         "--shape",
@@ -368,8 +396,8 @@ class Pen:
 
 def case(m, n, k, ratio, dtype="float32"):
     rows = (
-        measurements.Measurement("fast", "", "right", 1.0, 1.0, 1.0, (1.0,), 2000.0 * ratio, ratio),
-        measurements.Measurement(NUMPY_MATMUL, "", "right", 1.0, 1.0, 1.0, (1.0,), 2000.0, 1.0),
+        measurements.Measurement("fast", "", "passed", 1.0, 1.0, 1.0, (1.0,), 2000.0 * ratio, ratio),
+        measurements.Measurement(NUMPY_MATMUL, "", "passed", 1.0, 1.0, 1.0, (1.0,), 2000.0, 1.0),
         measurements.Measurement("refused", "", "", remark="no"),
     )
     return measurements.Case(

@@ -25,7 +25,7 @@ def case(m, n, k, dtype="float32", names=("numpy",), out=None, spread=1.0, basel
     rows = []
     for name, ratio in sorted(ratios.items(), key=lambda item: -item[1]):
         time = flops / (1e11 * ratio)
-        rows.append(Measurement(name, "", "right", time, 0.9 * time, 1.2 * time, (time,) * 7, 100.0 * ratio, ratio))
+        rows.append(Measurement(name, "", "passed", time, 0.9 * time, 1.2 * time, (time,) * 7, 100.0 * ratio, ratio))
     nbytes = 4.0 * (m * k + k * n + m * n)
     return Case(
         "", m, n, k, dtype, out or dtype, flops, nbytes, "cpu", "numpy", "host", 1, baseline, tuple(rows), (), orders

@@ -26,8 +26,8 @@ def test_a_report_is_shown_by_sections(run, bring):
     bring("musa", fine)
     told = run("doctor", "musa").stdout
     assert told.startswith("gemmhub  ")
-    assert "\nlibraries\nmusart         libmusart.so.4\nmublas     ok  libmublas.so.1\n" in told
-    assert told.endswith("\ncompilers\nmcc        ok  4.3.1\n\nmcc:\nmcc version 4.3.1\nand more\n")
+    assert "\nlibraries\nmusart             libmusart.so.4\nmublas     passed  libmublas.so.1\n" in told
+    assert told.endswith("\ncompilers\nmcc        passed  4.3.1\n\nmcc:\nmcc version 4.3.1\nand more\n")
     assert "self-test" not in told  # the usual report is another
 
 

@@ -291,8 +291,9 @@ def _versions(directory: Path, file_name: str) -> list[Path]:
     """All files stored as ``file_name``: usually one, or none."""
     stem, suffix = os.path.splitext(file_name)
     pattern = re.compile(f"{re.escape(stem)}\\.[0-9a-f]{{{_DIGITS}}}{re.escape(suffix)}")
-    try:
-        return sorted(directory / name for name in os.listdir(directory) if pattern.fullmatch(name))
+    try:  # a folder may hold thousands of files
+        names = [name for name in os.listdir(directory) if name.startswith(stem) and pattern.fullmatch(name)]
+        return sorted(directory / name for name in names)
     except OSError:
         return []
 

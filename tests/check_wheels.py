@@ -18,18 +18,22 @@ from collections import Counter
 from email.parser import Parser
 from pathlib import Path
 
+import check_release
+
 ROOT = Path(__file__).resolve().parents[1]
 SIMT = ROOT / "gemmhub" / "testing" / "simt"
 HEADERS = ROOT / "plugins" / "gemmhub-nvidia" / "gemmhub_nvidia" / "kernels"
 NEEDED = ("Name", "Version", "Summary", "Author", "License-Expression", "License-File", "Requires-Python", "Classifier")
+OLDEST_GLIBC = 28
+"""Minor version of the oldest glibc that the compiled files of gemmhub-cpu run on."""
 PROGRAM = """
 import sys, numpy as np, gemmhub
 compiled = bool(sys.argv[1])  # the kernels in the wheel
 a, b = (np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16) for _ in range(2))
-states = {x.name: x.state for x in gemmhub.backends()}
+states = {name: x.state for name, x in gemmhub.backends().items()}
 print(gemmhub.__version__, states)
 assert states["cpu"] == "ready"
-features = str([x.features for x in gemmhub.backends() if x.name == "cpu"])
+features = str(getattr(gemmhub.backends().get("cpu"), "features", ""))
 flags = set(open("/proc/cpuinfo").read().split())
 expected = "kernels of its own: " if compiled and {"avx2", "fma", "f16c"} <= flags else "no kernels of its own: "
 assert f"'{expected}" in features, features
@@ -66,6 +70,7 @@ def check_contents(wheel: Path) -> None:
     if wheel.name.startswith(("gemmhub_cpu-", "gemmhub_musa-")) and shutil.which("g++"):
         assert "-py3-none-manylinux_2_" in wheel.name, f"{wheel.name} is not for this platform and every Python"
         expected = {".so": 1, ".bin": 1} if wheel.name.startswith("gemmhub_cpu-") else {".run": 1}
+        check_glibc(wheel, compiled)
         suffixes = Counter(Path(name).suffix for name in compiled)
         assert suffixes == expected, f"{wheel.name} has the compiled files {compiled}"
     else:
@@ -73,8 +78,18 @@ def check_contents(wheel: Path) -> None:
         assert not compiled, f"{wheel.name} has {compiled}"
     for needed in found.get_all("Requires-Dist") or []:
         if needed.startswith("gemmhub") and "extra ==" not in needed:
-            assert ">=0.2" in needed, f"{wheel.name} needs {needed} of any version"
-            assert "<0.3" in needed, f"{wheel.name} needs {needed} of any version"
+            assert check_release.matches(needed, found["Version"]), f"{wheel.name} needs {needed}"
+
+
+def check_glibc(wheel: Path, compiled: list[str]) -> None:
+    """Raise AssertionError where a compiled file needs a newer glibc than the tag claims; of gemmhub-cpu, than 2.28."""
+    tag = re.search(r"manylinux_2_(\d+)_", wheel.name)
+    claimed = 0 if tag is None else int(tag[1])
+    oldest = OLDEST_GLIBC if wheel.name.startswith("gemmhub_cpu-") else claimed
+    with zipfile.ZipFile(wheel) as archive:
+        needed = {name: max(map(int, re.findall(rb"GLIBC_2\.(\d+)", archive.read(name)))) for name in compiled}
+    newer = {name: minor for name, minor in needed.items() if minor > min(claimed, oldest)}
+    assert not newer, f"{wheel.name} has files that need glibc 2.x of {newer}"
 
 
 def check_again(folder: Path) -> None:

@@ -30,6 +30,7 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 
 import gemmhub
+from plugins import install_project
 
 ROOT = Path(__file__).resolve().parents[1]
 _evaluate = PythonEvaluator()
@@ -79,11 +80,12 @@ def _run_python(example: Example) -> None:
 
 
 def _plain(text: str) -> str:
-    """``text`` without numbers, alignment, the path of this clone and the line that the setting of
+    """``text`` without numbers and their bars, alignment, the path of this clone and the line that the setting of
     :func:`_setup` adds.
     """
-    text = re.sub(r"^setting: records from .*\n?", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^setting +records from .*\n?", "", text, flags=re.MULTILINE)
     text = re.sub(rf"pip install (?:{ROOT}/plugins/\S+ )*{ROOT}/plugins/(?=gemmhub-)", "pip install ", text)
+    text = re.sub(r"(?<= )#{1,10}(?= |$)", "", text, flags=re.MULTILINE)  # bars of times
     text = re.sub(r"(?<![A-Za-z_])-?\d[\d.]*(e[+-]?\d+)?(?: (us|ms|s)\b)?", "#", text)
     return " ".join(text.split())
 
@@ -106,11 +108,15 @@ def _run_commands(example: Example) -> str | None:
     folder = example.namespace["_folder"]
     for line in example.parsed.splitlines():
         command = line.removeprefix("$ ")
-        if command == "pip install -e .":
-            _install(folder)
+        if command.startswith("pip install -e "):
+            _install(folder / command.removeprefix("pip install -e "))
+            continue
+        if command.startswith("pip uninstall -y "):
+            _uninstall(folder / command.removeprefix("pip uninstall -y "))
             continue
         program, *rest = command.split()
-        assert program == "python", f"cannot run {command!r}"
+        rest = ["-m", "gemmhub", *rest] if program == "gemmhub" else rest
+        assert program in ("python", "gemmhub"), f"cannot run {command!r}"
         path = os.pathsep.join([str(folder), *filter(None, sys.path)])
         done = subprocess.run(
             [sys.executable, *rest], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
@@ -122,21 +128,13 @@ def _run_commands(example: Example) -> str | None:
 
 
 def _install(folder: Path) -> None:
-    """What pip does with a pure-Python project: metadata and entry points on the path."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    site = folder / "site"
-    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    lines = []
-    for group, points in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    sys.path[:0] = [str(folder), str(site)]
+    sys.path[:0] = [str(folder), str(install_project(folder, folder / "site"))]
+    importlib.invalidate_caches()
+    gemmhub.reload()
+
+
+def _uninstall(folder: Path) -> None:
+    sys.path[:] = [path for path in sys.path if path not in (str(folder), str(folder / "site"))]
     importlib.invalidate_caches()
     gemmhub.reload()
 

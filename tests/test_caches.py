@@ -37,6 +37,8 @@ BOUNDS = {
     },
     "gemmhub/_choice/registry.py": {"_objects": "backends that the process registers", "_registry": ONE},
     "gemmhub/_choice/suggestions.py": {"known": ONE, "_required": ONE},
+    "gemmhub/testing/allocations.py": {"large": ONE},
+    "gemmhub/testing/case.py": {"_facts": DTYPES},
     "gemmhub/testing/suite.py": {"_probed": "backends under test", "_fresh_seed": ONE},
     "gemmhub/_arrays/torch/tensors.py": dict.fromkeys(
         (
@@ -54,7 +56,6 @@ BOUNDS = {
     ),
     "gemmhub/_doors/torch/repeated.py": {"_kept": "LIMIT"},
     "gemmhub/_doors/jax/target.py": {"_register": "platforms", "_calls": "kinds of calls that were traced"},
-    "gemmhub_cpu/native_engine.py": {"_NUMBERS": DTYPES},
     "gemmhub_nvidia/graph.py": {"_libc": ONE},
     "gemmhub_nvidia/sources.py": {"files": FILES},
     "gemmhub_hopper/cost/choose.py": {"_for_rejected": "_KEPT"},
@@ -67,7 +68,7 @@ BOUNDS = {
     },
     "gemmhub_musa/array.py": {"_arrays_on": DEVICES},
     "gemmhub_musa/compile.py": {"_identity": SDKS, "_digest": SDKS},
-    "gemmhub_musa/runtime.py": {"_load": SDKS},
+    "gemmhub_musa/runtime.py": {"_load": SDKS, "_counted": SDKS},
     "gemmhub_musa/sdk.py": {"_find": SDKS},
     "gemmhub_musa/workspace.py": {"of": DEVICES},
     "gemmhub_musa_sim/cuda/gpu.py": {"capability": ONE},

@@ -57,7 +57,7 @@ def under(**settings):
 
 CALLS = {
     "matmul": lambda: b"".join(fixed(call) for call in products()),
-    "backends": lambda: [(x.name, x.state) for x in gemmhub.backends()],
+    "backends": lambda: [(name, x.state) for name, x in gemmhub.backends().items()],
     "explain": lambda: gemmhub.explain(*brain).chosen,
     "plan": lambda: gemmhub.plan(*half)(*half),
     "plan of one that overflows": lambda: gemmhub.plan(*WILD["float32"])(*WILD["float32"]),

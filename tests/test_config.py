@@ -129,7 +129,7 @@ def test_workspace_is_the_backends_default_unless_the_user_sets_a_limit(home, mo
     seen, origins, text = limits()
     assert seen == {"roomy": 400 * 2**20, "plain": 64 * 2**20}
     assert origins == {"roomy": "roomy's own default, 400 MiB", "plain": None}
-    assert "setting: workspace_mib from roomy's own default, 400 MiB" in text
+    assert "setting  workspace_mib from roomy's own default, 400 MiB" in text
     user = put(home / "user" / "gemmhub.toml", "workspace_mib = 64")  # the same as the default, but the user's word
     seen, origins, _ = limits()
     assert seen == {"roomy": 64 * 2**20, "plain": 64 * 2**20}
@@ -159,8 +159,9 @@ def test_sources_are_merged_key_by_key(home, monkeypatch):
     }
     with gemmhub.use(precision="ieee"):
         decision = gemmhub.explain(ONE, ONE)
-    assert decision.settings == {**found.origin, "precision": "use()"}
-    assert f"setting: deterministic from {user}" in str(decision)
+    unknown = f"{project}; no plugin is called 'x', 'y'"
+    assert decision.settings == {**found.origin, "precision": "use()", "deny": unknown}
+    assert f"deterministic from {user}" in str(decision)
     assert decision.problem.deterministic
     assert decision.problem.precision == "ieee"
     assert gemmhub.explain(ONE, ONE).problem.precision == "bf16"
@@ -684,6 +685,13 @@ def _numbers():
     yield 1
 
 
+def test_the_table_of_a_pyproject_in_a_file_of_its_own(home):
+    (home / "gemmhub.toml").write_text('[tool.gemmhub]\nprecision = "tf32"\n')
+    gemmhub.reload()
+    with pytest.raises(ConfigError, match=r"\[tool\.gemmhub\] is for pyproject\.toml; allowed: keys at the top of "):
+        gemmhub.matmul(ONE, ONE)
+
+
 # ---------------------------------------------------------------- unknown variables
 
 
@@ -691,6 +699,7 @@ MISSPELT = {
     "GEMMHUB_PRECISON": "did you mean GEMMHUB_PRECISION?", "GEMMHUB_DISABEL": "did you mean GEMMHUB_DISABLE?",
     "GEMMHUB_WORKSPACE_MB": "did you mean GEMMHUB_WORKSPACE_MIB?", "GEMMHUB_RECORD": "did you mean GEMMHUB_RECORDS?",
     "GEMMHUB_CACHEDIR": "did you mean GEMMHUB_CACHE_DIR?", "GEMMHUB_PLUGIN": "did you mean GEMMHUB_PLUGINS?",
+    "GEMMHUB_DENY": "did you mean GEMMHUB_DISABLE?", "GEMMHUB_ALLOW": "did you mean GEMMHUB_PLUGINS?",
     "GEMMHUB_\x1b[2JX": "known: GEMMHUB_BACKEND, ", "GEMMHUB_": "known: ", "GEMMHUB_SOMETHING": "known: ",
 }  # fmt: skip
 
@@ -708,6 +717,7 @@ def test_a_variable_that_nothing_reads_is_warned_of_once(home, monkeypatch, capl
     told = record.getMessage()
     assert told.startswith(f"environment variable {name}: neither gemmhub nor".replace("\x1b", "\\x1b"))
     assert MISSPELT[name] in told
+    assert "GEMMHUB_TESTING" not in told
     gemmhub.reload()
     gemmhub.matmul(ONE, ONE)
     assert len(caplog.records) == 2
@@ -719,6 +729,7 @@ def test_known_variables_are_not_warned_of(home, monkeypatch, caplog):
         "GEMMHUB_DETERMINISTIC": "1",
         "GEMMHUB_RECORDS": "off",
         "GEMMHUB_TUNE": "off",
+        "GEMMHUB_PROFILE": "1",
     }
     for name in config.VARIABLES - {"GEMMHUB_CONFIG", "GEMMHUB_PLUGINS", "GEMMHUB_BACKEND"}:
         monkeypatch.setenv(name, values.get(name, "7"))

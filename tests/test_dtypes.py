@@ -346,9 +346,9 @@ def test_random_shapes_with_float32_accumulation(dtype, rng):
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        ("bf16", "bfloat16"),
-        ("FP16", "float16"),
-        ("e4m3", "float8_e4m3fn"),
+        ("bf61", "bfloat16"),
+        ("FP166", "float16"),
+        ("e4m3x", "float8_e4m3fn"),
         ("bfloat", "bfloat16"),
         ("flaot32", "float32"),
     ],
@@ -359,5 +359,32 @@ def test_an_unknown_name_of_a_dtype_gets_a_suggestion(given, meant):
 
 
 def test_an_unknown_result_dtype_gets_a_remedy_for_names():
-    with pytest.raises(DTypeError, match=r"out_dtype: dtype fp16 is not supported; allowed: float16, .*\. name one of"):
-        gemmhub.matmul(np.ones((2, 2)), np.ones((2, 2)), out_dtype="fp16")
+    with pytest.raises(
+        DTypeError, match=r"out_dtype: dtype float61 is not supported; allowed: float16, .*\. name one of"
+    ):
+        gemmhub.matmul(np.ones((2, 2)), np.ones((2, 2)), out_dtype="float61")
+
+
+@pytest.mark.parametrize(("short", "name"), dtypes.SHORT_DTYPES.items())
+def test_short_names(short, name):
+    """The command line takes the same ones."""
+    assert dtypes.as_dtype(short) == dtypes.as_dtype(short.upper()) == dtypes.as_dtype(name)
+
+
+def test_dtypes_of_every_library():
+    for value in (BF16, ml_dtypes.bfloat16, "bfloat16", "bf16"):
+        assert gemmhub.matmul(np.ones((2, 2), F32), np.ones((2, 2), F32), out_dtype=value).dtype == BF16
+    assert dtypes.as_dtype("float8_e4m3") == E4M3
+    assert dtypes.as_dtype("f8") == F64  # NumPy's own name
+    for value in (ml_dtypes.float8_e4m3, "float8_e4m3b11fnuz", "f8x"):
+        with pytest.raises(DTypeError):
+            dtypes.as_dtype(value)
+
+
+@pytest.mark.parametrize("name", ["i8", "u8", "I8"])
+def test_names_of_two_dtypes_are_refused(name):
+    a = np.ones((2, 2), np.int8)
+    with pytest.raises(
+        DTypeError, match=rf"out_dtype: '{name}', which is u?int8 to some and u?int64 to NumPy.*name u?"
+    ):
+        gemmhub.matmul(a, a, out_dtype=name)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import datetime
 import fractions
 import pickle
+import re
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -550,3 +554,76 @@ def test_allowed_dtypes_are_named_once(argument):
         with pytest.raises(DTypeError) as caught:
             gemmhub.matmul(a, a, **{argument: np.ones(2, np.float64)}, **({"beta": 1} if argument == "c" else {}))
         assert caught.value.allowed == allowed
+
+
+@pytest.mark.parametrize(
+    ("named", "hint"),
+    [
+        ({"dtype": F32}, "out_dtype= is the dtype of the result"),
+        ({"preferred_element_type": F32}, "did you mean out_dtype=?"),
+        ({"activaton": "relu"}, "did you mean activation=?"),
+        ({"zebra": 1}, "'zebra'; allowed: out, out_dtype"),
+    ],
+    ids=str,
+)
+def test_a_wrong_keyword_is_told_the_right_one(named, hint):
+    a = np.ones((2, 2), F32)
+    for function in (gemmhub.matmul, gemmhub.plan, gemmhub.explain, gemmhub.tune):
+        with pytest.raises(TypeError, match=re.escape(hint)):
+            function(a, a, **named)
+
+
+SETTING = "it holds for the process: set "
+UNKNOWN: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
+    "use precision": (gemmhub.use, {"precison": "tf32"}, "did you mean precision=?; allowed: backend, precision, "),
+    "use backend": (gemmhub.use, {"backends": "numpy"}, "did you mean backend=?; allowed: backend, precision, "),
+    "use records": (gemmhub.use, {"records": "off"}, f"{SETTING}GEMMHUB_RECORDS, or records in a file"),
+    "use workspace": (gemmhub.use, {"workspace_mib": 3}, f"{SETTING}GEMMHUB_WORKSPACE_MIB, or workspace_mib in a file"),
+    "use allow": (gemmhub.use, {"allow": "cpu"}, f"{SETTING}GEMMHUB_PLUGINS, or allow in a file"),
+    "use deny": (gemmhub.use, {"deny": "cpu"}, f"{SETTING}GEMMHUB_DISABLE, or deny in a file"),
+    "pack": (partial(gemmhub.pack, np.ones((2, 2), F32)), {"rows": 3}, "did you mean m=?; allowed: a_dtype, m, "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_a_wrong_keyword_of_use_and_pack(case):
+    function, named, hint = UNKNOWN[case]
+    (name,) = named
+    with pytest.raises(TypeError, match=re.escape(f"unexpected keyword argument {name!r}; {hint}")):
+        function(**named)
+
+
+@pytest.mark.parametrize(
+    ("named", "meant"), [({"activation": "Relu"}, "relu"), ({"precision": "TF32"}, "tf32"), ({"activation": 3}, "")]
+)
+def test_a_name_that_resembles_another_one(named, meant):
+    a = np.ones((2, 2), F32)
+    with pytest.raises(InputError) as caught:
+        gemmhub.matmul(a, a, **named)
+    assert caught.value.remedy == (f"did you mean {meant!r}?" if meant else "")
+
+
+def test_a_positional_argument_too_many():
+    a = np.ones((2, 2), F32)
+    for function in (gemmhub.matmul, gemmhub.plan, gemmhub.explain, gemmhub.tune):
+        for _ in range(2):
+            out = np.zeros((2, 2), F32)
+            with pytest.raises(TypeError, match=r"3 positional arguments, the third an ndarray.* write out="):
+                function(a, a, out)
+            assert not out.any()
+            gemmhub.matmul(a, a)
+        with pytest.raises(TypeError, match=r"4 positional arguments, the third a str.* write its name"):
+            function(a, a, "numpy", 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("numpy", "backend='numpy'"), ("tf32", "precision='tf32'"), ("first", "tune='first'"), (3, "=...")],
+)
+def test_use_takes_names(value, text):
+    with pytest.raises(
+        TypeError, match=re.escape(f"use(): {value!r} without a name; allowed: named settings. Write use(")
+    ):
+        gemmhub.use(value)
+    with pytest.raises(TypeError, match=re.escape(text)):
+        gemmhub.use(value)

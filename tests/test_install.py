@@ -31,7 +31,7 @@ def installed_from(monkeypatch, tmp_path):
 def test_index(installed_from):
     installed_from(None)
     assert install.command("gemmhub-cpu") == "pip install gemmhub-cpu"
-    assert install.command("gemmhub-cpu[numkong]") == "pip install 'gemmhub-cpu[numkong]'"
+    assert install.command("gemmhub-cpu[test]") == "pip install 'gemmhub-cpu[test]'"
 
 
 @pytest.mark.parametrize("url", ["https://example.org/gemmhub.whl", "file:///nowhere/at/all", "file:///no/x.whl"])
@@ -50,7 +50,7 @@ def test_wheel_house(installed_from, tmp_path):
 def test_clone(installed_from):
     installed_from(ROOT.as_uri())
     folder = ROOT / "plugins" / "gemmhub-cpu"
-    assert shlex.split(install.command("gemmhub-cpu[numkong]")) == ["pip", "install", f"{folder}[numkong]"]
+    assert shlex.split(install.command("gemmhub-cpu[test]")) == ["pip", "install", f"{folder}[test]"]
     assert shlex.split(install.command("gemmhub[jax]")) == ["pip", "install", f"{ROOT}[jax]"]
 
 

@@ -24,8 +24,10 @@ LAYERS = (
     {"_check"},
     {"_measure"},
     {"api", "registration"},
+    {"_contractions"},
     {"_doors"},
     {"gemmhub", "torch", "jax", "numpy", "distributed", "testing"},
+    {"array_api"},
     {"cli", "__main__"},
 )  # fmt: skip
 """The lowest first. A module may import from its own layer and those below."""

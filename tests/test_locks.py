@@ -108,7 +108,7 @@ inside.wait(30)
 def work():
     multiply()
     assert [e.name for e in registry.registry()] == ["numpy", "brisk", "slow"], registry.registry().entries
-    assert {{s.state for s in gemmhub.backends() if s.name in ("brisk", "slow")}} == {{"absent"}}
+    assert {{s.state for s in gemmhub.backends().values() if s.name in ("brisk", "slow")}} == {{"absent"}}
 print(child(work))
 gate.set()
 thread.join()

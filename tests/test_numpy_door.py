@@ -35,6 +35,7 @@ PRODUCTS = {
 @pytest.fixture
 def calls(monkeypatch):
     """How often gemmhub multiplied."""
+    from gemmhub._contractions import contract
     from gemmhub._doors import numpy_subclass
 
     seen = []
@@ -46,6 +47,7 @@ def calls(monkeypatch):
 
     spy = SimpleNamespace(matmul=matmul, explain=gemmhub.explain, pack=gemmhub.pack)
     monkeypatch.setattr(numpy_subclass, "api", spy)
+    monkeypatch.setattr(contract, "api", spy)
     return seen
 
 

@@ -307,7 +307,7 @@ def test_explain_reports_what_packing_costs(pair):
     packed = gemmhub.pack(b)
     found = gemmhub.explain(a, packed)
     assert found.packing == "0.001 us estimated by quick; b itself 0.004 us estimated by quick"
-    assert f"packed:  {found.packing}" in str(found).splitlines()
+    assert f"packed   {found.packing}" in str(found).splitlines()
     assert json.loads(json.dumps(found.to_dict()))["packing"] == found.packing
     assert found.packing in found._repr_html_()
     assert gemmhub.explain(a, b).packing == ""

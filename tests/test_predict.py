@@ -63,7 +63,7 @@ def test_names_of_algorithms_and_the_best_mesh_of_each():
     assert {x.algorithm: x.mesh for x in found.forecasts}["SUMMA"] == (4, 4, 1)
     summa = next(x for x in found.forecasts if x.algorithm == "SUMMA")
     assert summa.bytes == 2 * 2048 * 8192 * 4 * 3 // 4
-    assert str(found).count("\n") == 7
+    assert str(found).count("\n") == 10
     assert predict(100, 100, 10**6, 64, rate=1e12).best.algorithm == "1D k"
     assert predict(10**6, 100, 100, 64, rate=1e12).best.algorithm == "1D rows"
 
@@ -87,7 +87,7 @@ def test_overlap_and_memory():
     small = predict(8192, 8192, 8192, 16, rate=1e11, memory=150 * 2**20)
     assert all(x.memory <= 150 * 2**20 for x in small.forecasts)
     with pytest.raises(InputError, match="memory: 1024 bytes a device"):
-        predict(8192, 8192, 8192, 16, rate=1e11, memory=1024)
+        predict(8192, 8192, 8192, 16, rate=1e11, memory="1KiB")
 
 
 def test_seconds_come_from_the_backend_here():
@@ -116,3 +116,9 @@ def test_importing_the_module_imports_no_dask():
 
     script = "import sys, gemmhub.distributed as d; assert 'dask' not in sys.modules; print(d.predict)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("memory", ["80 gigabytes", 0, "1G"])
+def test_memory_has_a_unit(memory):
+    with pytest.raises(InputError, match=r"memory: .*GiB"):
+        predict(64, 64, 64, 4, rate=1e11, memory=memory)

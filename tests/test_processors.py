@@ -43,7 +43,7 @@ def test_a_pinned_thread_has_the_processors_it_is_pinned_to():
 )
 def test_variables_count_where_the_library_does_not(monkeypatch, value, threads):
     monkeypatch.setattr(processors, "_counter", lambda: None)
-    for name in processors._VARIABLES:
+    for name in processors.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert processors.blas_threads() == (threads or processors.cores())
@@ -70,6 +70,27 @@ def test_the_quota_of_a_container(tmp_path):
     assert processors.quota(tmp_path) == sys.maxsize
 
 
+def test_what_disturbs_measurements(monkeypatch):
+    for name in processors.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(processors, "cores", lambda: 4)
+    monkeypatch.setattr(processors, "quota_here", lambda: sys.maxsize)
+    monkeypatch.setattr(os, "getloadavg", lambda: (4.0, 0.0, 0.0))
+    assert processors.disturbances() == []
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert processors.disturbances() == []
+    monkeypatch.setattr(os, "getloadavg", lambda: (4.5, 0.0, 0.0))
+    monkeypatch.setattr(processors, "quota_here", lambda: 3)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")
+    load, share, threads = processors.disturbances()
+    assert load.startswith("the load average is 4.5 for the 4 processors")
+    assert share == "the control group permits 3 of the 4 processors of this process"
+    assert threads.startswith("OMP_NUM_THREADS=2 ")
+    assert processors.disturbances("cuda") == [load]  # threads of the host do not multiply there
+    monkeypatch.delattr(os, "getloadavg")
+    assert processors.disturbances() == [share, threads]
+
+
 def test_a_quota_limits_the_threads(monkeypatch):
-    monkeypatch.setattr(processors, "_quota_here", lambda: 1)
+    monkeypatch.setattr(processors, "quota_here", lambda: 1)
     assert processors.threads() == "1"

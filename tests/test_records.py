@@ -364,7 +364,7 @@ def test_a_file_of_a_million_lines(tmp_path, monkeypatch, caplog):
     path = tmp_path / "records.jsonl"
     monkeypatch.setenv("GEMMHUB_RECORDS", str(path))
     problem = gemmhub.explain(ONE, ONE).problem
-    versions = {s.name: s for s in gemmhub.backends()}["numpy"].versions
+    versions = gemmhub.backends()["numpy"].versions
     mine = replace(SOME, problem=problem.key, backend="numpy", candidate="default", versions=versions, seconds=0.125)
     block = "".join(line(problem=f"{i}x4096x4096 batch=1") + "\n" for i in range(1000))
     with path.open("w", encoding="utf-8") as stream:
@@ -488,7 +488,7 @@ def test_merged_records_are_used_at_once(monkeypatch, tmp_path):
     monkeypatch.setenv("GEMMHUB_RECORDS", str(target))
     gemmhub.reload()
     problem = gemmhub.explain(ONE, ONE).problem
-    versions = {s.name: s for s in gemmhub.backends()}["numpy"].versions
+    versions = gemmhub.backends()["numpy"].versions
     tuned = replace(SOME, problem=problem.key, backend="numpy", candidate="default", versions=versions, seconds=0.125)
     records.write(tmp_path / "other.jsonl", [tuned])
     records.merge([tmp_path / "other.jsonl"], target)

@@ -510,7 +510,7 @@ def test_bad_options(error, argument, options):
 
 
 def test_an_unknown_option_is_a_type_error():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'bais'"):
+    with pytest.raises(TypeError, match=r"argument 'bais'; did you mean bias=\?; allowed: points, samples, seed, "):
         spot_check(np.ones((2, 2)), np.ones((2, 2)), np.full((2, 2), 2.0), bais=np.ones(2))
     with pytest.raises(TypeError, match="result"):
         spot_check(np.ones((2, 2)), np.ones((2, 2)), c=np.full((2, 2), 2.0))

@@ -89,11 +89,12 @@ def test_a_result_prints(operands):
     add(Scripted("wrong", run=lambda a, b, out, candidate: out.fill(3)))
     result = gemmhub.tune(*operands)
     lines = str(result).splitlines()
-    assert lines[0] == f"problem: {result.problem}"
-    assert lines[1].startswith("numpy default: ")
-    assert lines[1].endswith(" ms")
-    assert lines[2].startswith("wrong default: - wrong: ")
-    assert lines[-1] == f"recorded in {records.path()}"
+    assert lines[0] == f"problem  {result.problem}"
+    assert lines[2].split()[:2] == ["backend", "candidate"]
+    assert lines[3].split()[:2] == ["numpy", "default"]
+    assert lines[3].split()[3] in ("ms", "us")
+    assert lines[4].split()[:5] == ["wrong", "default", "-", "-", "wrong:"]
+    assert lines[-1] == f"recorded  {records.path()}"
 
 
 def wrong_by_one(a, b, out, candidate):
@@ -168,7 +169,7 @@ def test_a_loaded_machine_is_warned_of(operands, monkeypatch, caplog, load, warn
     monkeypatch.setattr(tuning, "_SPREAD", 1e9)
     result = gemmhub.tune(*operands)
     assert ("1.01 for each processor" in result.warning) == warned
-    assert str(result).splitlines()[-2].startswith("warning: the load average was 1.01") == warned
+    assert str(result).splitlines()[-2].startswith("warning   the load average was 1.01") == warned
     assert ("warning" in result._repr_html_()) == warned
     assert [r.levelname for r in caplog.records] == ["WARNING"] * warned
     assert {r.load for r in records.read(result.path).records.values()} == {load}
@@ -217,7 +218,7 @@ def test_the_error_names_why_nothing_was_tuned(operands):
     with pytest.raises(NoBackendError, match="no candidate ran this product correctly\nliar default: wrong: "):
         gemmhub.tune(a, b, backend="liar")
     add(Scripted("picky", refusal=gemmhub.Refusal("k is odd", "pad it")))
-    with pytest.raises(NoBackendError, match="nothing to tune: 'picky' is asked for and cannot\n") as caught:
+    with pytest.raises(NoBackendError, match="nothing to tune: backend='picky' cannot run it\n") as caught:
         gemmhub.tune(a, b, backend="picky")
     assert "ran this product" not in str(caught.value)
     assert "k is odd; pad it" in str(caught.value)
@@ -239,7 +240,7 @@ def test_records_switched_off(operands, monkeypatch, tmp_path):
     gemmhub.reload()
     result = gemmhub.tune(*operands)
     assert result.path is None
-    assert str(result).endswith("not recorded: records are off")
+    assert str(result).endswith("\nrecorded  no: records are off")
     assert not list(tmp_path.iterdir())
 
 

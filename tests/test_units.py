@@ -1,10 +1,11 @@
-"""Numbers as they are printed: enough digits to compare them with their bounds."""
+"""Numbers as they are printed, with enough digits to compare them with their bounds."""
 
 from __future__ import annotations
 
 import pytest
 
 from gemmhub._base import units
+from gemmhub.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,18 @@ from gemmhub._base import units
 )
 def test_numbers_have_the_digits_that_resolve_their_bound(x, bound, text):
     assert units.resolved(x, bound) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [(7, 7), ("7", 7), ("1GiB", 2**30), ("1.5 MiB", 3 * 2**19), (" 512MB ", 512 * 10**6), ("2 kB", 2000), ("3B", 3),
+     ("1TiB", 2**40)],
+)  # fmt: skip
+def test_memory(value, size):
+    assert units.memory(value, "memory") == size
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "1 gib", "1G", "GiB", "1e9", "0.1B", "-1GiB", "", "1_000"])
+def test_what_is_no_size_of_memory(value):
+    with pytest.raises(InputError, match=r"memory: .*; allowed: a positive number .* KiB, MiB, GiB, TiB\. .*1GiB"):
+        units.memory(value, "memory")

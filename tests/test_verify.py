@@ -456,9 +456,11 @@ def test_tiles_cover_a_matrix_once():
 def test_verdicts_read_well():
     right = spot_check(np.eye(2), np.eye(2), np.eye(2))
     assert isinstance(right, SpotCheck)
-    assert str(right).startswith("right (recomputed: 4 elements recomputed)")
+    assert str(right).startswith("verdict  passed (recomputed: 4 elements recomputed)\nreason   ")
     wrong = spot_check(np.eye(2), np.eye(2), np.ones((2, 2)))
-    assert str(wrong).startswith("wrong (recomputed: 4 elements recomputed)\nelement (0, 1) is 1, expected 0 within")
+    assert str(wrong).startswith(
+        "verdict  failed (recomputed: 4 elements recomputed)\nreason   element (0, 1) is 1, expected 0 within"
+    )
 
 
 def test_a_wrong_element_is_reported_in_few_digits(rng):

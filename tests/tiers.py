@@ -7,18 +7,30 @@ a conftest.py that of all files of its folder; what runs on the emulator compile
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hypothesis
 import pytest
 
-for _name, _examples in (("fast", 10), ("gemmhub", 60), ("thorough", 1500)):
+for _name, _examples in (("fast", 10), ("gemmhub", 25), ("thorough", 1500)):
     # pytest --hypothesis-profile=NAME
     hypothesis.settings.register_profile(_name, deadline=None, print_blob=True, max_examples=_examples)
 
+T = TypeVar("T")
+
 _WITHOUT_COMPILER = "g++ was not found: it compiles kernels for the emulator, simulated SDKs and small libraries"
+
+
+def half(cases: Sequence[T], files: Mapping[str, str]) -> Sequence[T]:
+    """Half of the cases, drawn anew whenever ``files`` change; all with TEST_VARIANTS (``make test-all``)."""
+    if os.environ.get("TEST_VARIANTS"):
+        return cases
+    return random.Random(repr(sorted(files.items()))).sample(cases, (len(cases) + 1) // 2)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -87,7 +87,9 @@ def repeats(mesh: Any) -> None:
                     result = gemmhub.matmul(placed(a, on, [p]), placed(b, on, [q]), **options)
                     assert result.device_mesh is on
                     assert result.dtype is options.get("out_dtype", torch.bfloat16)
-                    assert result.placements == gemmhub.explain(placed(a, on, [p]), placed(b, on, [q])).split.out
+                    assert (
+                        result.placements == gemmhub.explain(placed(a, on, [p]), placed(b, on, [q])).partition.split.out
+                    )
                     near(result, a, b, 0.0, options.get("alpha", 1.0))
                 assert len(settled) - before in (1, 3)  # 3: moves that take torch's redistribute
                 seen += len(settled) - before == 1
@@ -152,7 +154,7 @@ def wide_sums(mesh: Any) -> None:
     a = torch.cat([half, -half, torch.ones(32, mesh.size(), dtype=torch.bfloat16)], dim=1)
     b = torch.cat([half.T, half.T, torch.ones(mesh.size(), 32, dtype=torch.bfloat16)])
     result = gemmhub.matmul(placed(a, mesh, [Shard(1)]), placed(b, mesh, [Shard(0)]))
-    assert "k" in gemmhub.explain(placed(a, mesh, [Shard(1)]), placed(b, mesh, [Shard(0)])).split.axes
+    assert "k" in gemmhub.explain(placed(a, mesh, [Shard(1)]), placed(b, mesh, [Shard(0)])).partition.split.axes
     near(result, a, b)
 
 
@@ -177,7 +179,7 @@ def gates(mesh: Any) -> None:
     a, b, weight = drawn((24, 56), torch.float64, 1) / 64, drawn((56, 16), torch.float64, 2), whole_numbers((24, 8))
     for name, p, q in itertools.product(("swiglu", "swiglu_interleaved"), PLACEMENTS[:3], PLACEMENTS[:3]):
         x, y = (placed(t, mesh, [r]).requires_grad_() for t, r in ((a, p), (b, q)))
-        if name == "swiglu" and Shard(1) in gemmhub.explain(x, y).split.out:
+        if name == "swiglu" and Shard(1) in gemmhub.explain(x, y).partition.split.out:
             for call in (gemmhub.matmul, gemmhub.explain):
                 with pytest.raises(InputError, match=r"activation: swiglu .* columns are split.*swiglu_interleaved"):
                     call(x, y, activation=name)
@@ -262,8 +264,8 @@ def counted(mesh: Any) -> None:
         decision = gemmhub.explain(x, y)
         with Received() as received:
             result = gemmhub.matmul(x, y)
-        assert result.placements == decision.split.out
-        assert received.bytes == decision.split.received, (p, q, received.bytes, str(decision))
+        assert result.placements == decision.partition.split.out
+        assert received.bytes == decision.partition.split.received, (p, q, received.bytes, str(decision))
         near(result, a, b)
     assert "float32" in str(gemmhub.explain(placed(a, mesh, [Shard(1)]), placed(b, mesh, [Shard(0)])))
 
@@ -337,7 +339,7 @@ def measured(mesh: Any) -> None:
     given = {"rate": found.rate, "bandwidth": found.bandwidth, "latency": found.latency}
     assert predict(64, 64, 64, mesh.size(), **given).best.seconds > 0
     x = placed(drawn((64, 64), torch.float32, 1), mesh, [Shard(0)])
-    split = gemmhub.explain(x, x).split
+    split = gemmhub.explain(x, x).partition.split
     assert split.operations == 2 * 64**3 / mesh.size()
     assert split.collectives == 1
     expected = split.operations / 1e9 + split.received / 1e6 + 0.5

@@ -101,7 +101,7 @@ def test_options(options, dtype, lazy, rng):
         given["bias"] = draw(rng, {"n": (12,), "1n": (1, 12), "m1": (9, 1)}[given["bias"]], out)
     passed = {name: cut(rng, x) if lazy and isinstance(x, np.ndarray) else x for name, x in given.items()}
     product = chained(a, b, **passed)
-    assert len(gemmhub.explain(cut(rng, a), cut(rng, b), **passed).blocking.chunks) == 3
+    assert len(gemmhub.explain(cut(rng, a), cut(rng, b), **passed).partition.blocking.chunks) == 3
     expected = {name: x for name, x in given.items() if name not in ("deterministic", "backend")}
     assert ratio(np.asarray(product.compute()), a, b, **expected) <= 1
 
@@ -188,7 +188,7 @@ def test_few_blocks_of_the_result_get_independent_chains(rng, monkeypatch):
         x, y = da.from_array(a, chunks=(5, 7)), da.from_array(b, chunks=(7, 6))
         with dask.config.set({"array.chunk-size": "49B"}):
             how, product = gemmhub.explain(x, y), gemmhub.matmul(x, y)
-        assert how.blocking.chains == 5
+        assert how.partition.blocking.chains == 5
         assert "5 independent chains" in str(how)
         assert ratio(product.compute(), a, b) <= 1
 
@@ -277,7 +277,7 @@ def test_a_plan_holds_its_blocks(rng):
     a, b, c = draw(rng, (9, 37), F32), draw(rng, (37, 12), F32), draw(rng, (9, 12), F32)
     x, y = cut(rng, a), cut(rng, b)
     planned = gemmhub.plan(x, y, c=c, beta=1, alpha=0.5)
-    assert planned.decision.blocking.tasks
+    assert planned.decision.partition.blocking.tasks
     for _ in range(2):
         a, c = draw(rng, a.shape, F32), draw(rng, c.shape, F32)
         product = planned(cut(rng, a), y, c=c)
@@ -340,20 +340,20 @@ def test_explain_says_blocks_bytes_memory_and_seconds():
     how = gemmhub.explain(x, y)
     text = str(how)
     assert "rechunks" in text
-    for word in ("blocks: m 64 in 4 of up to 16", "tasks: ", "moves at most 0 B", "memory a worker: ", "estimate: "):
+    for word in ("blocks    m 64 in 4 of up to 16", "tasks     ", "moves     at most 0 B", "memory    ", "estimate  "):
         assert word in text
-    assert how.to_dict()["blocking"]["tasks"] == how.blocking.tasks
-    assert how.blocking.rechunk_bytes in (64 * 64 * 4, 2 * 64 * 64 * 4)
-    assert "k is not cut: alpha or beta need float64" in str(gemmhub.explain(x, y, alpha=1e-42))
+    assert how.to_dict()["partition"]["blocking"]["tasks"] == how.partition.blocking.tasks
+    assert how.partition.blocking.rechunk_bytes in (64 * 64 * 4, 2 * 64 * 64 * 4)
+    assert "k         is not cut: alpha or beta need float64" in str(gemmhub.explain(x, y, alpha=1e-42))
 
 
 def test_tiny_blocks_are_put_together_where_that_pays():
     x = da.ones((512, 512), chunks=(16, 16), dtype="f4")
     with dask.config.set({"array.chunk-size": "128MiB"}):
-        assert gemmhub.explain(x, x).blocking.tasks <= 8
+        assert gemmhub.explain(x, x).partition.blocking.tasks <= 8
     large = da.ones((40000, 40000), chunks=10000, dtype="f4")
     with dask.config.set({"array.chunk-size": "128MiB"}):
-        assert gemmhub.explain(large, large).blocking.rechunked == ()
+        assert gemmhub.explain(large, large).partition.blocking.rechunked == ()
 
 
 def test_tune_without_a_cluster_tunes_this_process(rng):

@@ -12,6 +12,7 @@ da = pytest.importorskip("dask.array")
 import gemmhub  # noqa: E402
 from gemmhub.errors import DTypeError, InputError, ShapeError  # noqa: E402
 
+SEED = 1
 SHAPES = [
     ((37, 101), (101, 129)),
     ((101,), (101, 29)),
@@ -147,16 +148,17 @@ def drawn(rng, shapes, dtype):
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])
 @pytest.mark.parametrize("dtype", [BF16, F32, C64, I8, I64], ids=str)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
-def test_every_option_enters_the_check(shapes, dtype, activation, rng):
+def test_every_option_enters_the_check(shapes, dtype, activation):
     if activation is not None and (dtype.kind == "c" or (dtype.kind == "i" and activation == "silu")):
         return
-    a, b, options = drawn(rng, shapes, dtype)
+    # After an activation the check samples, and may miss a fault: data and samples are the same in every run.
+    a, b, options = drawn(np.random.default_rng(SEED), shapes, dtype)
     options["activation"] = activation
     right = np.asarray(gemmhub.matmul(a, b, **options))
     x, y, z = lazy(a, b, right)
     chunked = {**options, "c": da.from_array(options["c"], chunks=13), "bias": da.from_array(options["bias"], chunks=7)}
     for given in (options, chunked):
-        verdict = gemmhub.spot_check(x, y, z, **given).compute()
+        verdict = gemmhub.spot_check(x, y, z, seed=SEED, **given).compute()
         assert verdict, str(verdict)
         assert verdict.method == ("freivalds" if activation is None else "sampled")
     faults = {"alpha": 2, "beta": 2, "bias": None, "c": None}
@@ -168,11 +170,11 @@ def test_every_option_enters_the_check(shapes, dtype, activation, rng):
             rest["beta"] = 0
         if np.array_equal(gemmhub.matmul(a, b, **rest), right):
             continue
-        assert not gemmhub.spot_check(x, y, z, **rest).compute(), name
+        assert not gemmhub.spot_check(x, y, z, seed=SEED, **rest).compute(), name
     if right.ndim > 1 and right.shape[-1] > 20:
         wrong = right.copy()
         wrong[..., 2, :] = np.roll(right[..., 2, :], 1, axis=-1)
-        assert not gemmhub.spot_check(x, y, da.from_array(wrong, chunks=30), **options).compute()
+        assert not gemmhub.spot_check(x, y, da.from_array(wrong, chunks=30), seed=SEED, **options).compute()
 
 
 def test_a_lazy_product_with_an_epilogue(rng):

@@ -48,7 +48,7 @@ def test_products_of_operands_that_lie_on_workers(dtype, client, rng):
         assert gemmhub.spot_check(x, y, product).compute()
         names = {str(distributed.utils.key_split(key)) for key in client.who_has()}
         assert "gemmhub-matmul" in names
-        assert gemmhub.explain(x, y).cluster.workers == 2
+        assert gemmhub.explain(x, y).partition.cluster.workers == 2
 
 
 def test_what_moves_is_at_most_what_explain_says(client, rng):
@@ -64,7 +64,7 @@ def test_what_moves_is_at_most_what_explain_says(client, rng):
         distributed.wait(product)
         moved = sum(client.run(received).values()) - before
         # A running sum that the scheduler moves to an idle worker is not counted before: one for each block.
-        said = gemmhub.explain(x, y).blocking.moved
+        said = gemmhub.explain(x, y).partition.blocking.moved
     assert 0 < moved <= said + 4 * 1024 * 1024
     assert ratio(product.compute(), a, b) <= 1
 

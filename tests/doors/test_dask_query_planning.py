@@ -40,7 +40,7 @@ with dask.config.set({"array.chunk-size": "256B", "scheduler": "sync"}):
     assert ratio(gemmhub.matmul(a, packed).compute(), a, b) <= 1
     assert ratio(gemmhub.plan(x, y)(x, y).compute(), a, b) <= 1
     steps = [key for key in gemmhub.matmul(x, y).__dask_graph__() if str(key[0]).startswith("gemmhub-matmul")]
-    assert len(steps) == gemmhub.explain(x, y).blocking.tasks > 10
+    assert len(steps) == gemmhub.explain(x, y).partition.blocking.tasks > 10
 """
 
 

@@ -44,11 +44,11 @@ def test_a_product_is_written_in_rounds_and_a_second_run_keeps_it(name, operands
     if name == "c.zarr":
         pytest.importorskip("zarr")
     target = tmp_path / name
-    done = gd.store(product(*operands), target, memory=30000)
+    done = gd.store(product(*operands), target, memory="30kB")
     assert (done.written, done.kept, done.repaired) == (12, 0, 0)
     assert done.rounds > 1
     assert ratio(np.asarray(held(target)[:]), *operands) <= 1
-    assert str(gd.store(product(*operands), target)) == "0 blocks written in 0 rounds, 12 kept, 0 repaired"
+    assert str(gd.store(product(*operands), target)) == "blocks: 0 written, 12 kept, 0 repaired; rounds: 0"
 
 
 def test_a_damaged_block_is_computed_again(operands, tmp_path):
@@ -154,7 +154,7 @@ def test_targets_that_cannot_take_the_result(operands, tmp_path):
     result = product(*operands)
     with pytest.raises(OutputError, match=r"target: float64 of shape \(64, 48\); allowed: float32"):
         gd.store(result, np.zeros((64, 48)))
-    with pytest.raises(InputError, match="result: a ndarray"):
+    with pytest.raises(InputError, match="result: an ndarray"):
         gd.store(np.zeros((64, 48)), np.zeros((64, 48)))
     zarr = pytest.importorskip("zarr")
     shared = zarr.open_array(str(tmp_path / "z"), mode="w", shape=(64, 48), chunks=(24, 16), dtype="f4")

@@ -339,7 +339,7 @@ def test_targets_that_are_none(target, tmp_path, monkeypatch):
 
 
 def test_journals_that_are_none(tmp_path):
-    with pytest.raises(InputError, match="journal: a int"):
+    with pytest.raises(InputError, match="journal: an int"):
         gd.store(RESULT, tmp_path / "c.npy", journal=5)
     with pytest.raises(OutputError, match=r"journal: .*which is the target"):
         gd.store(RESULT, tmp_path / "c.npy", journal=tmp_path / "." / "c.npy", overwrite=True)

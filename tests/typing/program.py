@@ -23,10 +23,24 @@ assert_type(gemmhub.matmul(Tensor(), Tensor()), Tensor)
 assert_type(gemmhub.matmul([[1.0]], a), Any)
 gemmhub.matmul(a, b, bias=a[0], activation="gelu", precision="tf32", alpha=2, beta=0.5, c=a, deterministic=True)
 gemmhub.matmul(a, b, scale_a=a[0], scale_b=a[0, :1])
+assert_type(gemmhub.linear(a, b, a[0], activation="silu", out=a), npt.NDArray[np.float32])
+assert_type(gemmhub.einsum("ij,jk,kl->il", a, b, a, precision="tf32"), npt.NDArray[np.float32])
+assert_type(gemmhub.einsum("ij,jk", Tensor(), Tensor()), Tensor)
+assert_type(gemmhub.einsum("i,i", [1.0], [2.0]), Any)
+assert_type(gemmhub.tensordot(a, b, ((1,), (0,)), out_dtype="float64"), npt.NDArray[np.float32])
+assert_type(gemmhub.vecdot(a, a, axis=0, backend="numpy"), npt.NDArray[np.float32])
+assert_type(gemmhub.bmm(a[None], b[None], alpha=2), npt.NDArray[np.float32])
 
 plan = gemmhub.plan(a, b, backend="numpy")
 assert_type(plan.decision, gemmhub.Decision)
 assert_type(plan.kernel, gemmhub.Kernel)
+assert_type(plan, gemmhub.Plan[npt.NDArray[np.float32]])
+assert_type(plan(a, b), npt.NDArray[np.float32])
+assert_type(gemmhub.plan(Tensor(), Tensor())(Tensor(), Tensor()), Tensor)
+assert_type(gemmhub.plan([[1.0]], a)(a, a), Any)
+spec = gemmhub.ArraySpec((2, 3), "bfloat16", order="F", device="cuda:1")
+assert_type(gemmhub.plan(spec, spec)(a, b), Any)
+assert_type(gemmhub.explain(spec, spec), gemmhub.Decision)
 assert_type(gemmhub.explain(a, b), gemmhub.Decision)
 assert_type(gemmhub.explain(a, b).chosen, "str | None")
 assert_type(gemmhub.pack(b), gemmhub.PackedB)
@@ -38,5 +52,9 @@ gemmhub.matmul(a, b, activation="swish")  # type: ignore[call-overload]
 gemmhub.matmul(a, b, precision="fp16")  # type: ignore[call-overload]
 gemmhub.matmul(a, b, deterministic=None)  # type: ignore[call-overload]
 gemmhub.matmul(a, b, tile=3)  # type: ignore[call-overload]
+gemmhub.matmul(a, b, a)  # type: ignore[call-overload]
+gemmhub.use("numpy")  # type: ignore[arg-type]
 gemmhub.matmul(a)  # type: ignore[call-overload]
+gemmhub.einsum("ij,jk", a, b, activation="relu")  # type: ignore[call-overload]
+gemmhub.linear(a, b, scale=2)  # type: ignore[call-overload]
 print(gemmhub.explain(a, b).winner)  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from functools import cache
 from gemmhub_cuda.variants.sources import source
 from gemmhub_nvidia import nvrtc
 from gemmhub_nvidia.nvrtc import Compiled, CompilerError
+from tiers import half
 
 LIMITS = {(8, 0): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (9, 0): 227 * 1024}
 """Bytes of shared memory of a CTA, by compute capability."""
@@ -20,6 +21,11 @@ def compiled(case):
         return nvrtc.load().compile(source(*case), verbose=True)
     except CompilerError as error:
         return str(error)
+
+
+def sample(cases):
+    """The cases that are compiled."""
+    return half(cases, source(*cases[0]).files)
 
 
 @cache

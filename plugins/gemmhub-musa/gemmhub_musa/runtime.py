@@ -365,15 +365,22 @@ class Machine:
         return first_run.passed(self.sdk, what, [*facts, *self.versions.items()], there)
 
 
+_counted: set[tuple[Sdk, tuple[str, ...]]] = set()
+"""Installations, and which devices are visible, whose runtime has counted its devices in a child process. The process
+keeps the runtime that it loaded, and every array looks for its device: files are not read again for each."""
+
+
 def machine() -> Machine | Absent:
     """Return the machine, or what it lacks and the remedy. Never raises."""
     sdk = sdks.find()
     if isinstance(sdk, Absent):
         return sdk
-    visible = [os.environ.get(name, "") for name in _VISIBLE]
-    refusal = first_run.passed(sdk, "the MUSA runtime, when it counted its devices,", visible, _counts)
-    if refusal is not None:
-        return Absent(refusal.reason, refusal.remedy, refusal.traceback)
+    visible = tuple(os.environ.get(name, "") for name in _VISIBLE)
+    if (sdk, visible) not in _counted:
+        refusal = first_run.passed(sdk, "the MUSA runtime, when it counted its devices,", visible, _counts)
+        if refusal is not None:
+            return Absent(refusal.reason, refusal.remedy, refusal.traceback)
+        _counted.add((sdk, visible))
     return _machine(sdk, load())
 
 

@@ -204,7 +204,7 @@ def test_the_family_of_an_array(rt):
     assert arrays.key(x) != arrays.key(x[:, 1:])
     with pytest.raises(DeviceError, match="on musa:1; allowed: operands on musa:0"):
         array.arrays(0).view(x, "a")
-    with pytest.raises(DeviceError, match="a ndarray; allowed: gemmhub_musa arrays on musa:1"):
+    with pytest.raises(DeviceError, match="an ndarray; allowed: gemmhub_musa arrays on musa:1"):
         arrays.view(whole(2, 2), "a")
     with pytest.raises(OutputError):
         arrays.target(x, (4, 4))

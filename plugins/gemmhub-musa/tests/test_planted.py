@@ -71,7 +71,7 @@ name, dtype, *commands = sys.argv[1:]
 rng = np.random.default_rng(0)
 a, b = (rng.integers(-4, 5, (32, 32)).astype(dtype) for _ in range(2))
 x, y = from_numpy(a), from_numpy(b)
-states = {found.name: found.state for found in gemmhub.backends()}
+states = {name: status.state for name, status in gemmhub.backends().items()}
 right = np.array_equal(gemmhub.matmul(x, y).numpy(), a @ b)
 chosen = gemmhub.explain(x, y).chosen
 try:

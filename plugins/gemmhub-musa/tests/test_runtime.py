@@ -141,6 +141,20 @@ def test_the_machine(rt):
     }  # fmt: skip
 
 
+def test_what_has_passed_is_not_looked_up_again(rt, monkeypatch):
+    """Each array looks for the machine; reading the installation's files and the cache takes 20 ms and more."""
+    first = runtime.machine()
+
+    def again(*arguments):
+        raise AssertionError("looked up again")
+
+    monkeypatch.setattr(runtime.first_run, "passed", again)
+    assert runtime.machine().count == first.count
+    monkeypatch.setenv("MUSA_VISIBLE_DEVICES", "1")
+    with pytest.raises(AssertionError, match="looked up again"):
+        runtime.machine()
+
+
 @pytest.mark.parametrize("count", [0, 38])
 def test_no_device_is_reported(rt, fake, count):
     """The one number as this header has it (from a count of none), the other as older ones may."""

@@ -33,4 +33,4 @@ def test_one_table(home, dtype):
     rows = json.loads(done.stdout)["rows"]
     expected = {backend for backends in PLUGINS.values() for backend in backends} | {"numpy"}
     assert {row["backend"] for row in rows} == expected
-    assert all(row["ok"] and row["ratio"] <= 1 for row in rows)
+    assert all(row["status"] == "passed" and row["ratio"] <= 1 for row in rows)

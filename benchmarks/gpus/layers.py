@@ -46,7 +46,7 @@ def variants(on: Rig) -> None:
     width, wide, counts = sizes(on)
     quiet = quiet_meshes(on)
     meshes: list[tuple[str, DeviceMesh, str | None]] = [(name, mesh, None) for name, mesh in quiet]
-    if any(x.name == "cublas" and x.state == "ready" for x in gemmhub.backends()):
+    if "cublas" in (backends := gemmhub.backends()) and backends["cublas"].state == "ready":
         meshes += [(f"{name}, cublas", mesh, "cublas") for name, mesh in (("plain", on.mesh), *quiet[:2])]
     with torch.no_grad():
         locals_ = tuple(local_weights(on, width, wide))

@@ -45,7 +45,7 @@ def main() -> None:
         card = {"device": torch.cuda.get_device_name(), "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
     on.report(
         "versions", "torch", torch=torch.__version__, backend=asked.backend, ranks=on.ranks,
-        backends=[x.name for x in gemmhub.backends() if x.state == "ready"], **card,
+        backends=[name for name, x in gemmhub.backends().items() if x.state == "ready"], **card,
     )  # fmt: skip
     if on.small:
         torch.set_num_threads(1)

@@ -73,7 +73,7 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS, 2) gemm(const __grid_constant__ Pa
         load(tiles, a + k, b + k, p.k);
         block_sync();  // both tiles are complete
         multiply(sums, tiles, warp_row, warp_column);
-        block_sync();  // nobody reads them any more
+        block_sync();  // no thread reads them any more
     }
 #pragma unroll
     for (int i = 0; i < BLOCKS_M; ++i)

@@ -68,7 +68,7 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS, 2) gemm(const __grid_constant__ Pa
         copy_wait<1>();  // all but the newest group have landed
         block_sync();    // those of all threads
         multiply(sums, tiles + step % 2 * STAGE, warp_row, warp_column);
-        block_sync();  // nobody reads the stage any more
+        block_sync();  // no thread reads the stage any more
     }
 #pragma unroll
     for (int i = 0; i < BLOCKS_M; ++i)

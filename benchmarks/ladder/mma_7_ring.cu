@@ -1,7 +1,7 @@
 // A ring of three stages: copies are two steps ahead, and one barrier a step does for both.
 //
 // Waiting comes first, then the barrier, then the next copies. So the barrier says two things at once: this step's
-// tiles are complete, and nobody reads those of the step before any more; their stage is the one that is written
+// tiles are complete, and no thread reads those of the step before any more; their stage is the one that is written
 // next. With two stages that order would leave nothing on its way while waiting; with three there is always a step's
 // worth.
 // Takes m, n and k that are multiples of the tile.

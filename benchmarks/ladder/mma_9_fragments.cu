@@ -1,6 +1,6 @@
 // Two sets of fragments: those of the next 16 of k are on their way while these are multiplied.
 //
-// ldmatrix answers after some 30 cycles, and with four warps on a multiprocessor nobody else may have work meanwhile.
+// ldmatrix answers after some 30 cycles, and with four warps on a multiprocessor no other warp may have work meanwhile.
 // Also across the barrier: the next tile's first fragments are loaded before the last ones of this tile are
 // multiplied, so the tensor cores have something to do while warps wait for each other. The second set is 32
 // registers a thread.

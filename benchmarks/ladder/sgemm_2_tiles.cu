@@ -27,7 +27,7 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS) gemm(const __grid_constant__ Param
 #pragma unroll
         for (int k = 0; k < TILE_K; ++k)
             sum += load_shared<float>(a_tile + at(ty, k)) * load_shared<float>(b_tile + at(k, tx));
-        block_sync();  // nobody reads them any more
+        block_sync();  // no thread reads them any more
     }
     store_global(p.c + row * p.n + column, sum);
 }

@@ -3,7 +3,7 @@
 // Global memory answers after some 500 to 800 cycles, and the multiply-adds of a tile take a multiprocessor 1024.
 // Loading, barrier, multiplying, barrier adds the two up, as far as the other block on the multiprocessor does not
 // fill the gap. Now a tile is loaded to registers, this one is multiplied, and only then is the next one stored,
-// where nobody reads: one barrier a tile instead of two. It costs 8 registers a thread and 8 KiB of shared memory.
+// where no thread reads: one barrier a tile instead of two. It costs 8 registers a thread and 8 KiB of shared memory.
 // Takes m, n and k that are multiples of the tile.
 #include "common.cuh"
 

@@ -156,6 +156,6 @@ def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> int:
     """Print the table of ``rows``, write the result file that ``--json`` names, and return the exit code."""
     print("\n".join(table(rows)))
     if options.json:
-        ready = {s.name: s.versions for s in gemmhub.backends() if s.state == "ready"}
+        ready = {name: s.versions for name, s in gemmhub.backends().items() if s.state == "ready"}
         results.save(options.json, seed=options.seed, backends=ready, rows=rows)
     return int(any(row["wrong"] for row in rows))

@@ -128,7 +128,7 @@ def main() -> int:
     if arguments.json:
         results.save(
             arguments.json,
-            backends=[x.name for x in gemmhub.backends() if x.state == "ready"],
+            backends=[name for name, x in gemmhub.backends().items() if x.state == "ready"],
             microseconds={
                 size: {name: {"gemmhub": hub, "by hand": hand} for name, (hub, hand, _) in rows.items()}
                 for size, rows in found.items()

@@ -122,7 +122,9 @@ def main() -> int:
     print("within the limits" if within else "OVER A LIMIT")
     if arguments.json:
         results.save(
-            arguments.json, backends=[x.name for x in gemmhub.backends() if x.state == "ready"], microseconds=found
+            arguments.json,
+            backends=[name for name, x in gemmhub.backends().items() if x.state == "ready"],
+            microseconds=found,
         )
     return 0 if within else 1
 

@@ -10,15 +10,12 @@
 
 #include "mode.h"
 #include "pool.h"
+#include "sizes.h"
 #include "unit.h"
 
 namespace {
 
 using namespace gemmhub;
-
-int64_t min(int64_t x, int64_t y) { return x < y ? x : y; }
-
-int64_t round_up(int64_t x) { return (x + 63) / 64 * 64; }
 
 struct Kept {
   int64_t bytes;
@@ -107,7 +104,7 @@ Batch along(const Batch& batch, bool with_b) {
 int64_t need(Call call, int64_t threads, int64_t bytes) {
   call.threads = threads;
   call.workspace_bytes = bytes;
-  return round_up(gemmhub_cpu_workspace(&call));
+  return round_up(gemmhub_cpu_workspace(&call), 64);
 }
 
 struct Plan {
@@ -137,7 +134,7 @@ Plan planned(const Batch& batch) {
   const Call& call = batch.call;
   const int64_t count = products_of(batch);
   if (count > 1 && !call.packed && call.m > 1 && call.n > 1) {  // a vector's product reads b as it lies
-    const int64_t groups = products_of(along(batch, true)), packed = round_up(gemmhub_cpu_packed_bytes(&call));
+    const int64_t groups = products_of(along(batch, true)), packed = round_up(gemmhub_cpu_packed_bytes(&call), 64);
     if (groups < count && packed <= call.workspace_bytes / 2) {
       Batch inner = along(batch, false);
       inner.call.packed = 1;  // none is read here

@@ -10,6 +10,7 @@
 #include "gemm.h"
 #include "pack.h"
 #include "pool.h"
+#include "sizes.h"
 
 namespace {
 
@@ -17,9 +18,6 @@ using namespace gemmhub;
 
 constexpr int64_t kColumns = 128;           // of a task
 constexpr int64_t kThreadBytes = 1 << 18;   // of b, for which a thread is woken
-
-int64_t min(int64_t x, int64_t y) { return x < y ? x : y; }
-int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
 struct FewRows {
   const Call* call;

@@ -13,6 +13,7 @@
 #include "mode.h"
 #include "pack.h"
 #include "pool.h"
+#include "sizes.h"
 #include "unit.h"
 
 namespace {
@@ -24,16 +25,12 @@ constexpr int64_t kLargeTileRows = 256, kLargeTileColumns = 384;  // of AMX: how
 constexpr int64_t kGap = 16;     // elements between the rows of a tile of sums: they are not at the same lines of a cache
 constexpr int64_t kSlack = 512;  // bytes of a workspace for alignment
 
-int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
-int64_t most(int64_t x, int64_t y) { return x > y ? x : y; }
-int64_t whole(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
-
-int64_t words_of(const Unit& unit, int64_t k) { return whole(whole(k * element_bytes(unit.word), 4) / 4, unit.step); }
+int64_t words_of(const Unit& unit, int64_t k) { return round_up(round_up(k * element_bytes(unit.word), 4) / 4, unit.step); }
 
 int64_t sum_bytes(const Unit& unit) { return unit.word == Word::kInt64Half ? 8 : 4; }
 
 // Bytes of a packed b (k, n).
-int64_t packed_bytes(const Unit& unit, int64_t n, int64_t k) { return 4 * whole(n, unit.columns) * words_of(unit, k); }
+int64_t packed_bytes(const Unit& unit, int64_t n, int64_t k) { return 4 * round_up(n, unit.columns) * words_of(unit, k); }
 
 struct Product {
   explicit Product(const Call* call) : call(call), unit(kUnits[call->unit]) {}
@@ -77,7 +74,7 @@ bool reads_rows(const Product& p) {
 }
 
 // Bytes of packed rows of a: the rows of the last micro-tile alone where the others are read as they lie.
-int64_t packed_rows(const Product& p, int64_t rows) { return whole(p.reads_rows ? least(rows, p.unit->rows) : rows, p.unit->rows); }
+int64_t packed_rows(const Product& p, int64_t rows) { return round_up(p.reads_rows ? min(rows, p.unit->rows) : rows, p.unit->rows); }
 
 // Sizes of what is packed at a time within `bytes`; false where not even the smallest fits.
 bool fit(Product* p, int64_t bytes) {
@@ -88,13 +85,13 @@ bool fit(Product* p, int64_t bytes) {
   p->reads_rows = reads_rows(*p);
   if (unit.a_order == Order::kBlocks && !p->fused) p->tile_rows = kLargeTileRows, p->tile_columns = kLargeTileColumns;
   const int64_t row = 4 * p->words + 4, column = 4 * p->words;
-  p->band = whole(most(call.n, 1), unit.columns);
-  p->block = whole(most(call.m, 1), unit.rows);
+  p->band = round_up(max(call.n, 1), unit.columns);
+  p->block = round_up(max(call.m, 1), unit.rows);
   const int64_t rows = packed_rows(*p, p->block);
   const int64_t all = rows * row + (p->fused || call.packed ? 0 : p->band * column) + kSlack;  // of what is packed
   const auto too_large = [&] {  // a quarter is enough for the tiles where not all is packed at a time
     p->stride = p->tile_columns + kGap;
-    p->own_b = whole(sum_bytes(unit) * (p->tile_rows * p->stride + kGap), 64);
+    p->own_b = round_up(sum_bytes(unit) * (p->tile_rows * p->stride + kGap), 64);
     p->own_bytes = p->own_b + (p->fused ? 4 * kTileColumns * unit.depth : 0);
     const int64_t tiles = call.threads * p->own_bytes;
     return tiles > bytes / 4 && tiles + all > bytes;
@@ -103,21 +100,21 @@ bool fit(Product* p, int64_t bytes) {
   while (too_large() && p->tile_columns > kTileColumns) p->tile_columns /= 2;
   int64_t left = bytes - call.threads * p->own_bytes - kSlack;
   if (!p->fused && !call.packed) {
-    const int64_t room = most(left - rows * row, left / 3 * 2);
-    p->band = least(p->band, most(room, 0) / most(column, 1) / unit.columns * unit.columns);
+    const int64_t room = max(left - rows * row, left / 3 * 2);
+    p->band = min(p->band, max(room, 0) / max(column, 1) / unit.columns * unit.columns);
     if (p->band <= 0 && p->words) return false;
-    if (!p->words) p->band = whole(most(call.n, 1), unit.columns);
+    if (!p->words) p->band = round_up(max(call.n, 1), unit.columns);
     left -= p->band * column;
   }
-  const int64_t room = most(left, 0) / row / unit.rows * unit.rows;
+  const int64_t room = max(left, 0) / row / unit.rows * unit.rows;
   if (room < rows) p->block = p->reads_rows ? 0 : room;
   return p->block > 0;
 }
 
 int64_t workspace_bytes(const Product& p) {
-  const int64_t b = p.fused || p.call->packed ? 0 : whole(4 * p.words * p.band, 64);
+  const int64_t b = p.fused || p.call->packed ? 0 : round_up(4 * p.words * p.band, 64);
   const int64_t rows = packed_rows(p, p.block);
-  return b + whole(4 * p.words * rows, 64) + whole(4 * rows, 64) + p.call->threads * p.own_bytes + kSlack;
+  return b + round_up(4 * p.words * rows, 64) + round_up(4 * rows, 64) + p.call->threads * p.own_bytes + kSlack;
 }
 
 Panel panel_of_b(const Unit& unit) { return {unit.word, unit.columns, unit.b_order, unit.starts != nullptr}; }
@@ -128,7 +125,7 @@ void pack_b(const Product& p, int64_t column, int64_t columns, int64_t word, int
   const int64_t k = word * 4 / element_bytes(p.unit->word);
   const Source b = {reinterpret_cast<const char*>(call.b.data) + column * call.b.column_stride + k * call.b.row_stride,
                     call.b.row_stride, call.b.column_stride, call.b.dtype};
-  pack(panel_of_b(*p.unit), b, least(call.n - column, columns), call.k - k, words, to);
+  pack(panel_of_b(*p.unit), b, min(call.n - column, columns), call.k - k, words, to);
 }
 
 constexpr int64_t kPanelsOfA = 4;  // packed by one task
@@ -152,11 +149,11 @@ void pack_task(void* context, int64_t task, int64_t) {
   const int64_t tasks = tasks_of_a(p);
   if (task >= tasks) {
     const int64_t columns = columns_packed(p), column = (task - tasks) * columns;
-    pack_b(p, p.column + column, least(columns, p.columns - column), 0, p.words, p.packed_b + column * p.words);
+    pack_b(p, p.column + column, min(columns, p.columns - column), 0, p.words, p.packed_b + column * p.words);
     return;
   }
   const int64_t first = first_packed(p), begin = first + task * kPanelsOfA * unit.rows;
-  const int64_t end = least(begin + kPanelsOfA * unit.rows, p.rows);
+  const int64_t end = min(begin + kPanelsOfA * unit.rows, p.rows);
   const Source a = {reinterpret_cast<const char*>(call.a.data) + (p.row + begin) * call.a.row_stride, call.a.column_stride,
                     call.a.row_stride, call.a.dtype};
   pack({unit.word, unit.rows, unit.a_order, false}, a, end - begin, call.k, p.words, p.packed_a + (begin - first) * p.words);
@@ -176,7 +173,7 @@ void multiply_panel(const Product& p, int64_t word, int64_t deep, const uint32_t
       unit.multiply_rows(a + i * p.call->a.row_stride, p.call->a.row_stride, b, deep, word == 0, out, stride, columns);
     else
       unit.multiply(p.packed_a + row * p.words + word * unit.rows, b, deep, unit.starts ? p.starts + row : nullptr,
-                    word == 0, out, stride, least(rows - i, unit.rows), columns);
+                    word == 0, out, stride, min(rows - i, unit.rows), columns);
   }
 }
 
@@ -184,9 +181,9 @@ void tile_task(void* context, int64_t task, int64_t thread) {
   const Product& p = *static_cast<const Product*>(context);
   const Unit& unit = *p.unit;
   const Call& call = *p.call;
-  const int64_t down = whole(p.rows, p.tile_rows) / p.tile_rows;
+  const int64_t down = round_up(p.rows, p.tile_rows) / p.tile_rows;
   const int64_t top = task % down * p.tile_rows, left = task / down * p.tile_columns;
-  const int64_t rows = least(p.rows - top, p.tile_rows), columns = least(p.columns - left, p.tile_columns);
+  const int64_t rows = min(p.rows - top, p.tile_rows), columns = min(p.columns - left, p.tile_columns);
   char* own = p.own + thread * p.own_bytes;
   const int64_t size = sum_bytes(unit);
   char* out = own;
@@ -200,17 +197,17 @@ void tile_task(void* context, int64_t task, int64_t thread) {
   const int64_t packed = call.b.row_stride > call.b.column_stride ? kTileColumns : unit.columns;
   if (unit.begin) unit.begin();
   for (int64_t word = 0; word == 0 || word < p.words; word += unit.depth) {
-    const int64_t deep = least(p.words - word, unit.depth);
+    const int64_t deep = min(p.words - word, unit.depth);
     for (int64_t j = 0; j < columns; j += unit.columns) {
       const int64_t column = p.column + left + j;
       const uint32_t* b = p.packed_b + (left + j) * p.words + word * unit.columns;
       if (p.fused) {
-        if (j % packed == 0) pack_b(p, column, least(columns - j, packed), word, deep, own_b);
+        if (j % packed == 0) pack_b(p, column, min(columns - j, packed), word, deep, own_b);
         b = own_b + j % packed * deep;
       } else if (call.packed) {
         b = reinterpret_cast<const uint32_t*>(call.packed) + column * p.words + word * unit.columns;
       }
-      multiply_panel(p, word, deep, b, top, rows, least(columns - j, unit.columns), out + j * size, stride);
+      multiply_panel(p, word, deep, b, top, rows, min(columns - j, unit.columns), out + j * size, stride);
     }
   }
   if (unit.end) unit.end();
@@ -222,7 +219,7 @@ void tile_task(void* context, int64_t task, int64_t thread) {
 // Threads worth waking for so many multiplications.
 int64_t threads_for(const Product& p, double multiplications) {
   const double rate = p.unit->word == Word::kFloat32 ? 1 : 4;
-  return allowed(least(p.call->threads, static_cast<int64_t>(multiplications / (rate * 5e5))));
+  return allowed(min(p.call->threads, static_cast<int64_t>(multiplications / (rate * 5e5))));
 }
 
 // Multiplies the current band and block: by smaller tiles where they would be too few for all threads to end at about the
@@ -230,7 +227,7 @@ int64_t threads_for(const Product& p, double multiplications) {
 void share_tiles(Product* p, int64_t threads) {
   const int64_t rows = p->tile_rows, columns = p->tile_columns;
   const auto tiles = [p] {
-    return whole(p->rows, p->tile_rows) / p->tile_rows * (whole(p->columns, p->tile_columns) / p->tile_columns);
+    return round_up(p->rows, p->tile_rows) / p->tile_rows * (round_up(p->columns, p->tile_columns) / p->tile_columns);
   };
   while (!p->fused && p->tile_rows > 32 && tiles() < 4 * threads) p->tile_rows /= 2;
   while (p->tile_columns / 2 % p->unit->columns == 0 && tiles() < threads) p->tile_columns /= 2;
@@ -241,25 +238,24 @@ void share_tiles(Product* p, int64_t threads) {
 
 void multiply(Product* p) {
   const Call& call = *p->call;
-  const Unit& unit = *p->unit;
   const int64_t rows = packed_rows(*p, p->block);
-  char* at = reinterpret_cast<char*>(whole(call.workspace, 64));
+  char* at = reinterpret_cast<char*>(round_up(call.workspace, 64));
   if (!p->fused && !call.packed) {
     p->packed_b = reinterpret_cast<uint32_t*>(at);
-    at += whole(4 * p->words * p->band, 64);
+    at += round_up(4 * p->words * p->band, 64);
   }
   p->packed_a = reinterpret_cast<uint32_t*>(at);
-  at += whole(4 * p->words * rows, 64);
+  at += round_up(4 * p->words * rows, 64);
   p->starts = reinterpret_cast<int32_t*>(at);
-  p->own = at + whole(4 * rows, 64);
+  p->own = at + round_up(4 * rows, 64);
   p->in_place = sums_in_place(call) && !sums_apart(*p);
   const int64_t threads = threads_for(*p, static_cast<double>(call.m) * call.n * call.k);
   for (p->column = 0; p->column < call.n; p->column += p->band) {
-    p->columns = least(call.n - p->column, p->band);
+    p->columns = min(call.n - p->column, p->band);
     for (p->row = 0; p->row < call.m; p->row += p->block) {
-      p->rows = least(call.m - p->row, p->block);
+      p->rows = min(call.m - p->row, p->block);
       const bool b_too = p->row == 0 && !p->fused && !call.packed;
-      share(pack_task, p, tasks_of_a(*p) + (b_too ? whole(p->columns, columns_packed(*p)) / columns_packed(*p) : 0), threads);
+      share(pack_task, p, tasks_of_a(*p) + (b_too ? round_up(p->columns, columns_packed(*p)) / columns_packed(*p) : 0), threads);
       share_tiles(p, threads);
     }
   }
@@ -312,7 +308,7 @@ void gemmhub_cpu_pack(const Call* call) {
   Product p(call);
   p.words = words_of(*p.unit, call->k);
   Packing packing{&p, reinterpret_cast<uint32_t*>(call->packed)};
-  share(pack_whole_task, &packing, whole(call->n, columns_packed(p)) / columns_packed(p), allowed(call->threads));
+  share(pack_whole_task, &packing, round_up(call->n, columns_packed(p)) / columns_packed(p), allowed(call->threads));
 }
 
 }  // extern "C"

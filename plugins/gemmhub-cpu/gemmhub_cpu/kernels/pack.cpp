@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "elements.h"
+#include "sizes.h"
 
 namespace {
 
@@ -16,9 +17,6 @@ using namespace gemmhub;
 constexpr int64_t kWalk = 256;  // words of 8 lanes that are walked before the next 8: a multiple of 16
 constexpr int64_t kWordsOfRows = 4;  // of a micro-panel, from rows, before the next one: lines are written together
 constexpr int64_t kRowsAhead = 32;   // of the row that is read is the one that is prefetched
-
-int64_t min(int64_t x, int64_t y) { return x < y ? x : y; }
-int64_t max(int64_t x, int64_t y) { return x > y ? x : y; }
 
 // Into the L2 cache: lines of one set would evict one another from the L1 cache before they are read.
 inline void prefetch(const char* from) { __builtin_prefetch(from, 0, 2); }

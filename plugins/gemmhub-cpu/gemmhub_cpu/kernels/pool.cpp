@@ -194,7 +194,7 @@ void work_at(Job* job, int64_t helpers) {
   posted.fetch_add(1);
   if (asleep.load()) wake(&posted, static_cast<int>(helpers));
   take(job, 0);
-  job->state.fetch_and(kRunning);  // nobody joins any more
+  job->state.fetch_and(kRunning);  // no thread joins any more
   for (int i = 0; i < kSpin && job->state.load(); ++i) relax();
   if (job->state.load()) {
     job->caller_asleep = 1;

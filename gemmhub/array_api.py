@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 import gemmhub
-from gemmhub import dtypes
 from gemmhub.errors import ShapeError
 
 Array = Any
@@ -41,7 +40,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     >>> xp.matmul(xp.ones((2, 3)), xp.ones((3, 4))).shape
     (2, 4)
     """
-    return gemmhub.matmul(x1, x2, out_dtype=_promoted(x1, x2))
+    return gemmhub.matmul(x1, x2, out_dtype=np.result_type(x1, x2))
 
 
 def matrix_transpose(x: Array, /) -> Array:
@@ -80,7 +79,7 @@ def tensordot(x1: Array, x2: Array, /, *, axes: Any = 2) -> Array:
     ------
     The errors of :func:`gemmhub.tensordot`.
     """
-    return gemmhub.tensordot(x1, x2, axes, out_dtype=_promoted(x1, x2))
+    return gemmhub.tensordot(x1, x2, axes, out_dtype=np.result_type(x1, x2))
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
@@ -99,11 +98,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     ------
     The errors of :func:`gemmhub.vecdot`.
     """
-    return gemmhub.vecdot(x1, x2, axis=axis, out_dtype=_promoted(x1, x2))
-
-
-def _promoted(x1: Array, x2: Array) -> dtypes.DType:
-    return np.result_type(x1, x2)
+    return gemmhub.vecdot(x1, x2, axis=axis, out_dtype=np.result_type(x1, x2))
 
 
 def __getattr__(name: str) -> Any:

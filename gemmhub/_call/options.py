@@ -303,3 +303,20 @@ def request(options: Options) -> Request:
             allowed = "an array to write" + ", or True in matmul" * (name == "pre_activation")
             raise InputError(name, f"{operands[name]}", allowed)
     return Request(settings, out_dtype, alpha, beta, activation, stream, operands)
+
+
+def check(options: Mapping[str, Any]) -> bool:
+    """Check the options that several products will have, a backend's name included, before any of them runs.
+
+    torch's compiler, which cannot trace it, runs it when it traces a function.
+    """
+    request(cast("Options", options))
+    backend = options.get("backend")
+    names = None if backend is None or config.backend_names is None else config.backend_names()
+    if names is not None and backend not in names:
+        raise InputError("backend", f"no backend is called {backend!r}", ", ".join(names))
+    return True
+
+
+# What torch.compiler.assume_constant_result does, without its import of the compiler, which takes a first call seconds.
+check._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gemmhub import api, registration
-from gemmhub._call.options import request
+from gemmhub import api
+from gemmhub._call.options import check
 from gemmhub._contractions import arrays
 from gemmhub._contractions.arrays import Array, Native
 from gemmhub._contractions.equation import Equation, differing
 from gemmhub._contractions.path import Sizes, path
-from gemmhub.errors import InputError
 
 Options = Mapping[str, Any]
 """Options of each product; ``out_dtype`` is that of the contraction."""
@@ -45,7 +44,7 @@ def contract(equation: Equation, operands: Sequence[Array], options: Options) ->
     sizes = equation.sizes(shapes)
     if sizes is None:
         raise differing(equation, shapes)
-    checked(options)
+    check(options)  # not every step is a product of gemmhub
     dtype = _dtype(equation, operands, options)
     options = {name: x for name, x in options.items() if name != "out_dtype"}
     terms = [_without_ones(_diagonal(Term(*x)), sizes) for x in zip(equation.terms, operands)]
@@ -71,19 +70,6 @@ def one_product(equation: Equation, operands: Sequence[Array], options: Options)
     a, b = (Term(*x) for x in zip(equation.terms, operands))
     sizes = {**dict(zip(b.letters, b.array.shape)), **dict(zip(a.letters, a.array.shape))}
     return _ordered(_product(a, b, equation.out, sizes, options), equation.out)
-
-
-def checked(options: Options) -> bool:
-    """Check the options before any work, as not every step is a product of gemmhub."""
-    request(options)  # type: ignore[arg-type]
-    backend = options.get("backend")
-    names = None if backend is None else registration.backend_names()
-    if names is not None and backend not in names:
-        raise InputError("backend", f"no backend is called {backend!r}", ", ".join(names))
-    return True
-
-
-checked._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result
 
 
 def _dtype(equation: Equation, operands: Sequence[Array], options: Options) -> Native:

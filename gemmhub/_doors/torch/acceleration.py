@@ -10,7 +10,7 @@ import torch
 
 from gemmhub._arrays.find import arrays_of
 from gemmhub._base.timing import interleave
-from gemmhub._base.wording import instance, unexpected
+from gemmhub._base.wording import counted, instance, unexpected
 from gemmhub._doors.torch import calls
 from gemmhub._doors.torch.nn import Linear, convert, reason_to_leave, revert
 from gemmhub.errors import InputError
@@ -67,7 +67,7 @@ _ITSELF = "the model itself"
 
 def _counted(names: Collection[str], noun: str) -> str:
     """The number of modules in words. The model itself, whose name is empty, is named: it is then the only one."""
-    return f"{len(names)} {noun}{'' if len(names) == 1 else 's'}{f' ({_ITSELF})' if '' in names else ''}"
+    return counted(len(names), noun) + (f" ({_ITSELF})" if "" in names else "")
 
 
 def accelerate(
@@ -161,7 +161,7 @@ def _measurable(model: torch.nn.Module, rows: Any) -> None:
             continue
         if module.weight.is_meta or type(module.weight) not in (torch.Tensor, torch.nn.Parameter):
             raise InputError(
-                "measure", f"{rows} rows, and the weight of {name or 'the model itself'} is sharded, or on the device "
+                "measure", f"{rows} rows, and the weight of {name or _ITSELF} is sharded, or on the device "
                 "meta", "weights that are plain tensors with memory", "load the weights first, or leave measure= out",
             )  # fmt: skip
 

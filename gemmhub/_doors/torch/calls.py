@@ -5,25 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from gemmhub import api, registration
+from gemmhub import api
 from gemmhub._arrays.torch import tensors
 from gemmhub._base.registered import Replay
 from gemmhub._base.wording import instance
-from gemmhub._call.options import ARRAYS, NUMBERS, request
+from gemmhub._call.options import ARRAYS, NUMBERS, check
 from gemmhub._doors.torch import node
 from gemmhub.capability import Copy
 from gemmhub.errors import GemmhubError, InputError
 from gemmhub.operands import OPERANDS, WRITTEN
 from gemmhub.packed import PackedB
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from gemmhub._call.options import Options
 
 _TENSORS = ("out", *ARRAYS)
 """Options that may be tensors."""
@@ -68,21 +63,8 @@ def kept(precision: str | None, deterministic: bool, backend: str | None) -> dic
     """The options that a layer, or a block, gives to each of its products; InputError where no product takes them."""
     given: dict[str, Any] = {"precision": precision, "deterministic": deterministic, "backend": backend}
     options = {name: x for name, x in given.items() if x is not None and x is not False}
-    _allowed(**options)
+    check(options)
     return options
-
-
-def _allowed(**options: Unpack[Options]) -> bool:
-    """Check options before any call. torch's compiler, which cannot trace it, runs it when it traces a block."""
-    request(options)
-    backend, names = options.get("backend"), registration.backend_names()
-    if backend is not None and names is not None and backend not in names:
-        raise InputError("backend", f"no backend is called {backend!r}", ", ".join(names))
-    return True
-
-
-# What torch.compiler.assume_constant_result does, without its import of the compiler, which takes a first call seconds.
-_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:

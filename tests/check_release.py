@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def problems(root: Path, tag: str = "") -> list[str]:
-    """What stands in the way of a release of the source in ``root``; empty where nothing does."""
+    """Obstacles to a release of the source in ``root``; empty where there are none."""
     files = [root / "pyproject.toml", *sorted(root.glob("plugins/*/pyproject.toml"))]
     projects = {path: tomllib.loads(path.read_text(encoding="utf-8"))["project"] for path in files}
     version = str(projects[files[0]]["version"])

@@ -144,7 +144,7 @@ def test_search_finds_words_of_the_field(word, page, site):
 
 
 def test_the_first_screen(site):
-    """What it is, the figure, code and how to install, before the first heading of the landing page."""
+    """The definition, the figure, code and the installation stand before the first heading of the landing page."""
     screen = (site / "index.html").read_text(encoding="utf-8").partition("<h1")[2].partition("<h2")[0]
     text = html.unescape(re.sub(r"<[^>]+>", "", screen))
     for needed in ("reports why it was chosen", "c = gemmhub.matmul(a, b)", "spot_check(a, b, c)", "pip install"):

@@ -148,10 +148,10 @@ def possible(values: Values) -> bool:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the dtypes of a product decide about the rest of a case."""
+    """The facts of a case that follow from the dtypes of its product."""
 
     dtype_class: str
-    """Of the result."""
+    """Dtype class of the result."""
     tiers: bool
     """Whether there are precisions other than "ieee"."""
     inexact: bool

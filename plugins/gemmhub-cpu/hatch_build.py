@@ -21,7 +21,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _OLD_LIBRARIES = ("-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2", "-Wl,--as-needed")
-"""What has the functions of old_glibc.h before glibc 2.34."""
+"""Libraries that have the functions of old_glibc.h before glibc 2.34."""
 _OWN_START = ("-nostartfiles", "-DGEMMHUB_OWN_START")
 
 

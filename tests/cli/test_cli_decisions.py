@@ -42,7 +42,7 @@ def test_explain_takes_options(run, reference):
 
 
 def test_explain_takes_operands_by_their_form(run, pair):
-    """Of sizes, and of files; on a device that is not there, too."""
+    """The operands are sizes or files; the device need not be there."""
 
     def problem(*options):
         return run.json("explain", 300, 260, 200, *options, "--json")["problem"]

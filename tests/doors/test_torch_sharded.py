@@ -26,7 +26,7 @@ CHECKS = (
 OF_FOUR = CHECKS if "TEST_VARIANTS" in os.environ else (
     "products", "exact", "shapes", "wide_sums", "gradients", "two_dimensions", "chunks", "layers",
 )  # fmt: skip
-"""What depends on the number of processes; with TEST_VARIANTS (``make test-all``) everything."""
+"""Checks that depend on the number of processes; with TEST_VARIANTS (``make test-all``) everything."""
 
 
 @pytest.mark.parametrize(("ranks", "names"), [(2, CHECKS), (4, OF_FOUR)], ids=["2", "4"])

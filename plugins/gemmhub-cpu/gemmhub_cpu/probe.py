@@ -1,4 +1,4 @@
-"""What this CPU and this process can do."""
+"""The capabilities of this CPU and of this process."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Unit:
     """The dtype of both operands; "float" for any two of float16, bfloat16 and float32 but two of float32; "int32" and
     "int64" for unsigned ones, too."""
     flags: tuple[str, ...]
-    """What the processor has to have: words of /proc/cpuinfo, and those of :data:`UNLISTED`."""
+    """Requirements of the unit: words of /proc/cpuinfo, and those of :data:`UNLISTED`."""
     gain: float
     """Rate of the product, packed, over SGEMM's: what estimates go by."""
     vendor: str = ""

@@ -184,7 +184,7 @@ def test_batches_from_many_threads() -> None:
 
 
 class TestDirect:
-    """What the kernel's own matmul refuses before it writes, and what it copies."""
+    """A kernel refuses arrays that do not fit before it writes, and copies those that overlap."""
 
     @staticmethod
     def kernel(a, b):

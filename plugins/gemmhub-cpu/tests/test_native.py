@@ -135,7 +135,7 @@ def test_sizes_and_strides(unit, rng) -> None:
 
 
 def test_rows_that_are_read_where_they_lie(unit, rng) -> None:
-    """Of few elements along k, whole blocks of them: what lies between the rows and behind the last one is not used."""
+    """Short rows in whole blocks are read in place: memory between them and behind the last one is not used."""
     library, which = unit
     if "AMX" not in which.name:
         pytest.skip("other units pack every row")
@@ -287,7 +287,7 @@ def test_a_workspace_that_is_too_small_is_refused(unit, rng) -> None:
 
 
 def test_nothing_is_written_beyond_the_workspace(unit, rng) -> None:
-    """Of the size that the kernels ask for, where each thread packs blocks of b for itself and where it does not."""
+    """The workspace has the size that the kernels ask for; each thread packs blocks of b for itself, or all do it."""
     library, which = unit
     function = library.gemmhub_cpu_workspace
     function.restype = ctypes.c_int64

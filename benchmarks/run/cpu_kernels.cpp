@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "sizes.h"
 #include "unit.h"
 
 #ifdef __x86_64__
@@ -31,7 +32,7 @@ double now() {
 }
 
 uint32_t* words(int64_t count) {  // each a small number in any format
-  auto* memory = static_cast<uint32_t*>(aligned_alloc(64, (4 * count + 63) / 64 * 64));
+  auto* memory = static_cast<uint32_t*>(aligned_alloc(64, round_up(4 * count, 64)));
   for (int64_t i = 0; i < count; ++i) memory[i] = 0x3c003c00;
   return memory;
 }
@@ -123,8 +124,6 @@ double peak(const Unit& unit) {
 double peak(const Unit&) { return 0; }
 #endif
 
-int64_t up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
-
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -137,9 +136,9 @@ int main(int count, char** arguments) {
     const double registers = peak(unit);
     if (registers > 0) std::printf("%ld registers %.1f\n", index, registers);
     std::printf("%ld L1 %.1f\n", index, rate(unit, unit.rows, unit.columns, unit.depth));
-    std::printf("%ld L2 %.1f\n", index, rate(unit, up(128, unit.rows), up(192, unit.columns), unit.depth));
-    std::printf("%ld L3 %.1f\n", index, rate(unit, up(512, unit.rows), up(1024, unit.columns), 2 * unit.depth));
-    std::printf("%ld memory %.1f\n", index, rate(unit, up(2048, unit.rows), up(2048, unit.columns), 1024));
+    std::printf("%ld L2 %.1f\n", index, rate(unit, round_up(128, unit.rows), round_up(192, unit.columns), unit.depth));
+    std::printf("%ld L3 %.1f\n", index, rate(unit, round_up(512, unit.rows), round_up(1024, unit.columns), 2 * unit.depth));
+    std::printf("%ld memory %.1f\n", index, rate(unit, round_up(2048, unit.rows), round_up(2048, unit.columns), 1024));
     std::fflush(stdout);
   }
   return 0;

@@ -12,14 +12,15 @@ from gemmhub.capability import Device
 from gemmhub.testing.answers import call, require
 
 
-def check_description(backend: Backend, device: Device) -> None:
+def check_description(backend: Backend, device: Device) -> bool:
     """Require that the installed plugin with the class of ``backend`` describes it by its name.
 
-    Nothing is checked where no installed plugin has the class, as with a backend that :func:`gemmhub.register` adds.
+    False where no installed plugin has the class, as with a backend that :func:`gemmhub.register` adds: nothing is
+    checked there.
     """
     descriptions = _descriptions(backend)
     if descriptions is None:
-        return
+        return False
     own = [x for x in descriptions if x.name == backend.name]
     names = ", ".join(repr(x.name) for x in descriptions) or "no backend"
     require(bool(own), f"name is {backend.name!r}, but its plugin describes {names}")
@@ -30,6 +31,7 @@ def check_description(backend: Backend, device: Device) -> None:
     loaded = call("load()", description.load)
     name = getattr(loaded, "name", None)
     require(name == description.name, f"load() of the description {description.name!r} returned the backend {name!r}")
+    return True
 
 
 def _descriptions(backend: Backend) -> list[BackendDescription] | None:

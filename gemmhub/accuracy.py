@@ -40,6 +40,7 @@ from gemmhub.dtypes import DType, compute_dtype, info
 from gemmhub.epilogues import EPILOGUES, NUMPY
 from gemmhub.operands import BLOCK, OPERANDS
 from gemmhub.problem import GemmProblem
+from gemmhub.scale_layouts import spread
 
 Array = Any
 
@@ -61,6 +62,27 @@ def activate(x: Array, activation: str | None) -> Array:
     if activation not in EPILOGUES:
         raise ValueError(f"activation {activation!r} is unknown; allowed: {', '.join(EPILOGUES)}, None")
     return EPILOGUES[activation](x)
+
+
+def quantization_bound(x: Array, scale: Array, dtype: DType) -> Array:
+    """Return the bound of ``|x - q * scale|``, element for element, for what :func:`gemmhub.quantize` returns.
+
+    It is ``max(u |x|, h scale) + 2**-22 |x| + 2**-126``: u is the unit roundoff of ``dtype`` (0 for int8), h half the
+    distance of its smallest numbers (1/2 for int8). The second term covers the division, the rounding of the scale
+    and a conversion by way of float32, the third an x that is flushed to zero. Where x is not finite, or beyond the
+    largest number of ``dtype`` times the scale, where q saturates, there is no bound (inf).
+
+    Parameters
+    ----------
+    x, scale : arrays, the scale as :func:`gemmhub.quantize` returns it.
+    dtype : the dtype of q.
+    """
+    facts = info(dtype)
+    half = facts.unit_roundoff * facts.smallest_normal if facts.inexact else 0.5
+    with np.errstate(all="ignore"):
+        size, factor = np.abs(widen(np.asarray(x))), spread(widen(np.asarray(scale)), np.shape(x))
+        bound = np.maximum(facts.unit_roundoff * size, half * factor) + 2.0**-22 * size + 2.0**-126
+        return np.where(size <= facts.largest * factor * (1 + 2.0**-22), bound, inf)
 
 
 @dataclass(frozen=True)

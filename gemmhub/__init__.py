@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gemmhub.hookspecs import hookimpl
     from gemmhub.packed import PackedB
     from gemmhub.problem import GemmProblem
+    from gemmhub.quantization import quantize
     from gemmhub.verdict import Decision
 
 __version__ = "0.2.0"
@@ -66,6 +67,7 @@ _LAZY = {
     "einsum": "_contractions.einsum",
     "hookimpl": "hookspecs",
     "linear": "_contractions.linear",
+    "quantize": "quantization",
     "spot_check": "_check.spot_check",
     "tensordot": "_contractions.tensordot",
     "vecdot": "_contractions.tensordot",
@@ -76,7 +78,8 @@ _MODULES = {
     "torch": "torch", "jax": "jax",
     **dict.fromkeys(
         ("accuracy", "array_api", "array_library", "backend", "buckets", "capability", "distributed", "dtypes",
-         "epilogues", "errors", "kit", "layout", "lowering", "numpy", "operands", "problem", "testing", "verdict"),
+         "epilogues", "errors", "kit", "layout", "lowering", "numpy", "operands", "problem", "scale_layouts", "testing",
+         "verdict"),
         "numpy",
     ),
 }  # fmt: skip
@@ -85,6 +88,7 @@ _MODULES = {
 __all__ = [
     # products
     "matmul", "linear", "bmm", "einsum", "tensordot", "vecdot", "plan", "pack", "PackedB", "Plan",
+    "quantize",
     # decisions
     "explain", "ArraySpec", "Decision", "backends", "use", "reload",
     # checking and tuning

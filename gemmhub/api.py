@@ -85,7 +85,9 @@ def matmul(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **o
         silu of the first half of the columns times the second half, "geglu" gelu likewise, "swiglu_interleaved" takes
         columns 2 j and 2 j + 1.
     precision : "ieee" (default), "bf16x3", "tf32" or "bf16": what float32 operands may be rounded to.
-    deterministic : True requires bitwise equal results for the same operands (strides included), with or without out.
+    reproducible : "run": bitwise equal results for the same operands (strides included), with or without out. "batch":
+        also, each row has the same bits whatever other rows there are, in any position or batch. The name of an order
+        of sums, as :func:`explain` prints it: the same, in that order. None for no promise; "off" undoes a setting.
     backend : name of the one backend to use.
     stream : native handle of the device stream to work on; None for the array library's current one.
 
@@ -342,7 +344,7 @@ def _decided(
 
     call = describe.describe(a, b, out, request, specs=planned)
     problem, settings, copies = call.problem, request.settings, bind.overlaps(call)
-    exact = planned and not problem.deterministic
+    exact = planned and problem.reproducible is None
     key = problem, settings, copies
     decided = cache.find(key)  # looked up once: another thread may drop it at any time
     if decided is None or (exact and decided[0].ranked_at):
@@ -502,7 +504,10 @@ def explain(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **
 
 
 @memory_errors
-def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None = None, **others: NoReturn) -> PackedB:
+def pack(
+    b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None = None, reproducible: str | None = None,
+    **others: NoReturn,
+) -> PackedB:  # fmt: skip
     """Pack a copy of ``b``, shape (k, n), for repeated products with different ``a``.
 
     Parameters
@@ -512,6 +517,8 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
     m : typical number of rows of ``a``.
     backend : name of the one backend to use. By default the one whose packed product of ``m`` rows of ``a_dtype`` is
         expected to be the fastest.
+    reproducible : the promise on bits of those products, as of :func:`matmul`: with "batch" only the backend that keeps
+        it for b packs it.
 
     Returns
     -------
@@ -538,16 +545,17 @@ def pack(b: Array, /, *, a_dtype: Any = None, m: int = 1024, backend: str | None
     array([[64., 64., 64., 64., 64., 64., 64., 64.]], dtype=float16)
     """
     for name in others:
-        raise unknown(name, ("a_dtype", "m", "backend"))
+        raise unknown(name, ("a_dtype", "m", "backend", "reproducible"))
     if registered.deferring or registered.doors:
-        deferred = registered.deferred("pack", (b,), {"a_dtype": a_dtype, "m": m, "backend": backend})
+        given = {"a_dtype": a_dtype, "m": m, "backend": backend, "reproducible": reproducible}
+        deferred = registered.deferred("pack", (b,), given)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
     with locks.deciding:
         import_deciding()
         from gemmhub._call.pack import pack_operand
 
-        return pack_operand(b, a_dtype, m, backend)
+        return pack_operand(b, a_dtype, m, backend, reproducible)
 
 
 @signature()

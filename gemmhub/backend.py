@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gemmhub._base.promises import is_order
 from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
 from gemmhub.operands import OPERANDS
 from gemmhub.problem import GemmProblem
@@ -79,7 +80,7 @@ class Kernel:
     It takes the caller's operands untouched (vectors, broadcast batches, any strides, overlap; of a packed b the
     object that :meth:`Backend.pack` returned) and makes a new array when ``out`` is None; where matrices do not fit, or
     ``out`` is read-only, it raises before it writes. Its first result for a call signature is checked for type, shape
-    and dtype; later ones are not. Of a deterministic problem it gives the same bits as ``run``, whatever ``out`` is. It
+    and dtype; later ones are not. Of a reproducible problem it gives the same bits as ``run``, whatever ``out`` is. It
     saves gemmhub's own preparation: numpy.matmul is such a function.
     """
     direct_epilogue: Callable[[int], DirectEpilogue | None] | None = None
@@ -113,8 +114,9 @@ class Candidate:
     copies: Sequence[Copy] = ()
     """Copies of entire operands that each call makes: all of them."""
     order: str | None = None
-    """Name of the order in which the products of one element of the result are added: candidates of equal order have
-    equal accumulators, bit for bit, whatever m, n and the batch are. None where it is unknown or depends on data."""
+    """Name of the order in which the products of one element of the result are added, "exact" or words with dots such
+    as "fma.f32": candidates of equal order have equal accumulators, bit for bit, whatever m, n and the batch are; of
+    one backend they have equal results, with the epilogue. None where it is unknown or depends on data."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,10 @@ BASIC: Mapping[str, frozenset[str] | None] = {
     "bias": frozenset({"n", "m"}),
     "activation": frozenset({"relu", "gelu", "gelu_tanh", "silu"}),
     "precision": frozenset({"ieee", "bf16x3", "tf32", "bf16"}),
+    "reproducible": frozenset({"run"}),
 }
-"""The addend, the bias, the commonest activations and all precisions: a value of :attr:`Backend.takes`."""
+"""The addend, the bias, the commonest activations, all precisions, and equal bits from run to run: a value of
+:attr:`Backend.takes`."""
 
 
 @dataclass(frozen=True)
@@ -176,10 +180,14 @@ class Backend(ABC):
     """
     takes: ClassVar[Mapping[str, frozenset[str] | None]] = {}
     """The features it was written for beside ``a @ b``, by name and by value: of each operand its forms
-    (:attr:`gemmhub.operands.Operand.form`), of "activation" and "precision" the names, None for any. :func:`answer`
-    refuses a problem with anything else, so that a backend which was written before a function or an operand existed
-    never computes without it. Whether it runs a problem with what it takes, :meth:`offer` answers. :data:`BASIC` is
-    such a mapping."""
+    (:attr:`gemmhub.operands.Operand.form`), of "activation" and "precision" the names, of "reproducible" the promises
+    "run" and "batch", None for any. :func:`answer` refuses a problem with anything else, so that a backend which was
+    written before a function or an operand existed never computes without it. Whether it runs a problem with what it
+    takes, :meth:`offer` answers. :data:`BASIC` is such a mapping.
+
+    "batch" promises of a :attr:`~gemmhub.problem.GemmProblem.pinned` problem that the bits of a row of the result do
+    not depend on m, its position, the batch, the layout of a, threads or out; that the order of the first candidate
+    depends on dtypes, precision and device alone where no order is named; and that cost is no reason to refuse one."""
 
     @abstractmethod
     def probe(self) -> Ready | Absent:
@@ -217,14 +225,31 @@ def answer(backend: Backend, problem: GemmProblem) -> Offer | Refusal:
 
     Raises TypeError where that is neither a refusal nor a complete offer.
     """
-    refusal = _not_taken(backend.takes, problem)
+    refusal = untaken(backend, problem)
     if refusal is not None:
         return refusal
-    return _whole(backend.offer(problem))
+    offer = _whole(backend.offer(problem))
+    return _in_order(offer, problem.reproducible or "") if problem.pinned and isinstance(offer, Offer) else offer
 
 
-def _not_taken(takes: Mapping[str, frozenset[str] | None], problem: GemmProblem) -> Refusal | None:
-    """The refusal of what a backend was not written for; None where it takes everything that the problem has."""
+_STATING = 'use a backend that states one (docs/bits.md), or ask for reproducible="run"'
+
+
+def _in_order(offer: Offer, promise: str) -> Offer | Refusal:
+    """``offer`` with those of its candidates alone that keep a promise on the bits of rows."""
+    candidates = [x for x in offer.candidates if x.order is not None and promise in ("batch", x.order)]
+    if candidates:
+        return replace(offer, candidates=candidates)
+    if promise == "batch":
+        return Refusal("none of its candidates adds in an order that it states", _STATING)
+    stated = sorted({x.order for x in offer.candidates if x.order is not None})
+    remedy = f"{' or '.join(map(repr, stated))} is what it states" if stated else _STATING
+    return Refusal(f"none of its candidates adds in the order {promise!r}", remedy)
+
+
+def untaken(backend: Backend, problem: GemmProblem) -> Refusal | None:
+    """The refusal of what ``backend`` was not written for; None where it takes everything that the problem has."""
+    takes = backend.takes
     for name, described in problem.operands.items():
         forms = takes.get(name, frozenset())
         if forms is None or described.form in forms:
@@ -241,6 +266,13 @@ def _not_taken(takes: Mapping[str, frozenset[str] | None], problem: GemmProblem)
         if value not in (None, "ieee") and values is not None and value not in values:
             remedy = {"activation": "apply it to the product", "precision": "ask for another precision"}[name]
             return _refusal(f"it has no {name} {value}", remedy)
+    if problem.reproducible is not None:
+        promises, asked = takes.get("reproducible", frozenset()), "batch" if problem.pinned else "run"
+        if promises is not None and asked not in promises:
+            what = "rows" if problem.pinned else "equal calls"
+            return _refusal(
+                f"it does not promise the bits of {what}", "leave reproducible= out, or choose another backend"
+            )
     if problem.groups is not None and "groups" not in takes:
         return _refusal("it has no grouped products", "multiply the groups one by one")
     return None
@@ -265,8 +297,10 @@ def _whole(answer: object) -> Offer | Refusal:
         name, copies, order = candidate.name, candidate.copies, candidate.order
         if not isinstance(copies, Sequence) or not all(isinstance(x, Copy) for x in copies):
             raise TypeError(f"candidate {name!r:.60} has the copies {copies!r:.60}")
-        if not (order is None or isinstance(order, str)):
-            raise TypeError(f"candidate {name!r:.60} has the order {order!r:.60}, not a name or None")
+        if not (order is None or is_order(order)):
+            raise TypeError(
+                f"candidate {name!r:.60} has the order {order!r:.60}, not 'exact', a name such as 'fma.f32', or None"
+            )
     if len(set(answer.names)) < len(candidates):
         raise TypeError(f"two candidates have one name: {', '.join(answer.names):.60}")
     if not isinstance(answer.workspace, int) or answer.workspace < 0:

@@ -20,7 +20,7 @@ from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
-from gemmhub._base import files
+from gemmhub._base import files, promises
 from gemmhub._base.evicting import keep
 from gemmhub._base.wording import nearest, unexpected
 from gemmhub.dtypes import PRECISIONS
@@ -44,7 +44,8 @@ class Settings:
     forced: bool = False
     """Whether ``backend`` came from a call or a context: then no other backend may run."""
     precision: str = "ieee"
-    deterministic: bool = False
+    reproducible: str | None = None
+    """"run", "batch", or the name of an order of sums: :attr:`gemmhub.problem.GemmProblem.reproducible`."""
     allow: tuple[str, ...] | None = None
     """Plugins that may load; None for all."""
     deny: tuple[str, ...] = ()
@@ -80,6 +81,10 @@ def _precision(value: object) -> str:
     if value not in PRECISIONS:
         raise ValueError
     return str(value)
+
+
+def _promise(value: object) -> str | None:
+    return promises.promise("off" if value == "" else value)
 
 
 def _tune(value: object) -> str:
@@ -123,7 +128,7 @@ class _Key(NamedTuple):
 KEYS: Mapping[str, _Key] = {
     "backend": _Key("GEMMHUB_BACKEND", _names, "a backend's name, or a list of names, best first"),
     "precision": _Key("GEMMHUB_PRECISION", _precision, "one of " + ", ".join(PRECISIONS)),
-    "deterministic": _Key("GEMMHUB_DETERMINISTIC", _flag, "true or false"),
+    "reproducible": _Key("GEMMHUB_REPRODUCIBLE", _promise, promises.ALLOWED),
     "allow": _Key("GEMMHUB_PLUGINS", _names, "a list of plugin names; empty for none"),
     "deny": _Key("GEMMHUB_DISABLE", _names, "a list of plugin names"),
     "records": _Key("GEMMHUB_RECORDS", _path, "a file path (relative to the file it stands in), 'default' or 'off'"),
@@ -364,7 +369,7 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
     Parameters
     ----------
     backend : name of the one backend that calls within may use.
-    precision, deterministic : defaults of these options of :func:`gemmhub.matmul` for calls within.
+    precision, reproducible : defaults of these options of :func:`gemmhub.matmul` for calls within.
     tune : "first" to race candidates at the first call of a signature, or "off".
     profile : True for a range of torch's profiler, and of NVTX, around each kernel.
 
@@ -394,7 +399,7 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
         *values: NoReturn,
         backend: str | None = None,
         precision: str | None = None,
-        deterministic: bool | None = None,
+        reproducible: str | None = None,
         tune: str | None = None,
         profile: bool | None = None,
         **others: NoReturn,
@@ -402,7 +407,7 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
         if values:
             raise _unnamed(values)
         self._changes = {
-            "backend": backend, "precision": precision, "deterministic": deterministic, "tune": tune,
+            "backend": backend, "precision": precision, "reproducible": reproducible, "tune": tune,
             "profile": profile,
         }  # fmt: skip
         for name in others:

@@ -14,14 +14,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from gemmhub._base.geometry import MAX_ALIGNMENT
+from gemmhub._base.promises import pins_rows
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType, permits_tf32
 from gemmhub.dtypes import compute_dtype as natural_compute_dtype
 from gemmhub.epilogues import columns
+from gemmhub.layout import MatrixLayout
 from gemmhub.operands import NO_OPERANDS, Described, Operands
 from gemmhub.operands import Bias as Bias
 from gemmhub.operands import Operand as Operand
 from gemmhub.operands import Scale as Scale
+
+_CANONICAL = 1024
+"""Rows, columns and inner dimension of :attr:`GemmProblem.canonical`."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,10 @@ class GemmProblem:
     """Name of the epilogue in :data:`gemmhub.epilogues.EPILOGUES` that is applied last; None for none."""
     precision: str = "ieee"
     """Always "ieee" unless ``compute_dtype`` is float32 with a float32 operand, or complex64."""
-    deterministic: bool = False
-    """Whether results must be bitwise equal from run to run."""
+    reproducible: str | None = None
+    """The promise on the bits of the result: "run", equal for equal calls; "batch", a row's bits depend on nothing but
+    that row and b; the name of an order of sums (:attr:`gemmhub.backend.Candidate.order`), the same in that order; None
+    for no promise."""
     device: Device = CPU
     """Where all operands and the result are."""
     packed_by: str | None = None
@@ -89,6 +97,25 @@ class GemmProblem:
     def out_columns(self) -> int:
         """Columns of the result: n, or half of them where the activation is gated."""
         return columns(self.activation, self.n)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the bits of a row must depend on nothing but that row and b: not on m, its position, or the batch.
+
+        Never where there are no sums: without elements, or with a k of 0.
+        """
+        return pins_rows(self.reproducible) and self.k > 0 and not self.empty
+
+    @property
+    def canonical(self) -> GemmProblem:
+        """The product of 1024 x 1024 x 1024 of these dtypes, precision and device, which is asked about for all that
+        are pinned: dense, without batch and epilogue."""
+        dense = MatrixLayout.contiguous(_CANONICAL, _CANONICAL)
+        a, b, out = (replace(x, layout=dense, alignment=MAX_ALIGNMENT) for x in (self.a, self.b, self.out))
+        return replace(
+            self, m=_CANONICAL, n=_CANONICAL, k=_CANONICAL, a=a, b=b, out=out, batch=(), operands=NO_OPERANDS,
+            alpha_is_one=True, activation=None, packed_by=None,
+        )  # fmt: skip
 
     @cached_property
     def plain(self) -> bool:
@@ -163,7 +190,8 @@ class GemmProblem:
         ]
         natural = natural_compute_dtype(self.a.dtype, self.b.dtype, self.out.dtype)
         parts += [f"compute={self.compute_dtype.name}"] * (self.compute_dtype != natural)
-        parts += ["deterministic"] * self.deterministic + ["packed"] * (self.packed_by is not None)
+        parts += [f"reproducible={self.reproducible}"] * (self.reproducible is not None)
+        parts += ["packed"] * (self.packed_by is not None)
         parts += [f"{name}={x.note}" for name, x in self.operands.items() if name not in ("c", "bias")]
         parts += [f"groups={self.groups}"] * (self.groups is not None)
         return " ".join(parts)

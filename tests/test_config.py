@@ -58,7 +58,7 @@ def settings():
 
 def test_defaults(home):
     found = settings()
-    assert (found.backend, found.forced, found.precision, found.deterministic) == ((), False, "ieee", False)
+    assert (found.backend, found.forced, found.precision, found.reproducible) == ((), False, "ieee", None)
     assert (found.allow, found.deny, found.records, found.workspace_limit) == (None, (), "default", None)
     assert found.origin == {}
     assert gemmhub.explain(ONE, ONE).settings == {}
@@ -146,14 +146,14 @@ def test_the_cpu_backend_has_64_mib():
 
 
 def test_sources_are_merged_key_by_key(home, monkeypatch):
-    user = put(home / "user" / "gemmhub.toml", "precision = 'tf32'\ndeterministic = true\nworkspace_mib = 2")
+    user = put(home / "user" / "gemmhub.toml", "precision = 'tf32'\nreproducible = 'run'\nworkspace_mib = 2")
     project = put(home / "project" / "gemmhub.toml", "precision = 'bf16'\ndeny = ['x', 'y']")
     monkeypatch.setenv("GEMMHUB_WORKSPACE_MIB", "1.5")
     found = settings()
-    assert (found.precision, found.deterministic, found.deny, found.workspace_mib) == ("bf16", True, ("x", "y"), 1.5)
+    assert (found.precision, found.reproducible, found.deny, found.workspace_mib) == ("bf16", "run", ("x", "y"), 1.5)
     assert found.origin == {
         "precision": project,
-        "deterministic": user,
+        "reproducible": user,
         "workspace_mib": "GEMMHUB_WORKSPACE_MIB",
         "deny": project,
     }
@@ -161,18 +161,18 @@ def test_sources_are_merged_key_by_key(home, monkeypatch):
         decision = gemmhub.explain(ONE, ONE)
     unknown = f"{project}; no plugin is called 'x', 'y'"
     assert decision.settings == {**found.origin, "precision": "use()", "deny": unknown}
-    assert f"deterministic from {user}" in str(decision)
-    assert decision.problem.deterministic
+    assert f"reproducible from {user}" in str(decision)
+    assert decision.problem.reproducible == "run"
     assert decision.problem.precision == "ieee"
     assert gemmhub.explain(ONE, ONE).problem.precision == "bf16"
 
 
 def test_the_nearest_project_file_is_the_only_one(home):
-    put(home / "project" / "gemmhub.toml", "precision = 'tf32'\ndeterministic = true")
+    put(home / "project" / "gemmhub.toml", "precision = 'tf32'\nreproducible = 'run'")
     put(home / "project" / "src" / "pyproject.toml", "[tool.gemmhub]\nprecision = 'bf16'")
     put(home / "project" / "src" / "deep" / "pyproject.toml", "[tool.other]\nprecision = 1")
     found = settings()
-    assert (found.precision, found.deterministic) == ("bf16", False)
+    assert (found.precision, found.reproducible) == ("bf16", None)
     put(home / "project" / "src" / "gemmhub.toml", "precision = 'ieee'")
     assert settings().precision == "ieee"
 
@@ -206,16 +206,16 @@ def test_folders_named_like_files_are_passed_over(home):
 
 
 def test_a_named_file_replaces_project_and_user_files(home, monkeypatch):
-    put(home / "project" / "gemmhub.toml", "deterministic = true")
+    put(home / "project" / "gemmhub.toml", "reproducible = 'run'")
     put(home / "user" / "gemmhub.toml", "deny = ['x']")
     monkeypatch.setenv("GEMMHUB_CONFIG", put(home / "other.toml", "precision = 'tf32'"))
     found = settings()
-    assert (found.precision, found.deterministic, found.deny) == ("tf32", False, ())
+    assert (found.precision, found.reproducible, found.deny) == ("tf32", None, ())
     (home / "elsewhere").mkdir()
     monkeypatch.setenv("GEMMHUB_CONFIG", put(home / "elsewhere" / "pyproject.toml", "[tool.gemmhub]\ndeny = 'a, b'"))
     assert settings().deny == ("a", "b")
     monkeypatch.setenv("GEMMHUB_CONFIG", "")
-    assert settings().deterministic
+    assert settings().reproducible == "run"
 
 
 def test_relative_record_files_start_from_the_configuration_file(home, monkeypatch):
@@ -282,12 +282,12 @@ def test_settings_are_read_once(home, monkeypatch):
     put(path, "precision = 'tf32'")
     first = settings()
     put(path, "precision = 'bf16'")
-    monkeypatch.setenv("GEMMHUB_DETERMINISTIC", "1")
+    monkeypatch.setenv("GEMMHUB_REPRODUCIBLE", "run")
     assert gemmhub.explain(ONE, ONE).problem.precision == "tf32"
     assert config.root() is first
     gemmhub.reload()
     problem = gemmhub.explain(ONE, ONE).problem
-    assert (problem.precision, problem.deterministic) == ("bf16", True)
+    assert (problem.precision, problem.reproducible) == ("bf16", "run")
 
 
 def test_a_working_directory_that_was_removed(home, monkeypatch):
@@ -310,8 +310,8 @@ def test_a_folder_that_is_closed_to_us(home):
 
 @pytest.mark.parametrize("text", ["1", "true", "YES", "on", "0", "False", "no", "Off", ""])
 def test_flags_of_the_environment(home, monkeypatch, text):
-    monkeypatch.setenv("GEMMHUB_DETERMINISTIC", text)
-    assert settings().deterministic is (text in ("1", "true", "YES", "on"))
+    monkeypatch.setenv("GEMMHUB_PROFILE", text)
+    assert settings().profile is (text in ("1", "true", "YES", "on"))
 
 
 # ---------------------------------------------------------------- mistakes
@@ -319,7 +319,7 @@ def test_flags_of_the_environment(home, monkeypatch, text):
 WRONG_VALUES = {
     "backend": ["5", "true", "[1]", "{x = 1}", "1979-05-27", "nan"],
     "precision": ["'fp32'", "''", "['ieee']", "1", "nan", "{}"],
-    "deterministic": ["'maybe'", "2", "[]", "nan", "inf", "1.5"],
+    "reproducible": ["'maybe'", "2", "[]", "nan", "inf", "true"],
     "allow": ["true", "0", "[['a']]", "nan"],
     "deny": ["{a = 'b'}", "-1", "['a', 1]"],
     "records": ["''", "0", "['x']", "false", "nan", '"a\\u0000b"'],
@@ -344,7 +344,7 @@ WRONG_VALUES = {
 NAMES_WHAT_IS_ALLOWED = {
     "backend": "a backend's name",
     "precision": "one of ieee, bf16x3, tf32, bf16",
-    "deterministic": "true or false",
+    "reproducible": "'run', 'batch'",
     "allow": "a list of plugin names",
     "deny": "a list of plugin names",
     "records": "a file path",
@@ -377,8 +377,8 @@ def test_a_wrong_value_in_a_file(home, monkeypatch, key, value, place):
     [
         ("precision", "fp32"),
         ("precision", ""),
-        ("deterministic", "maybe"),
-        ("deterministic", "nan"),
+        ("reproducible", "maybe"),
+        ("reproducible", "nan"),
         ("records", ""),
         *(("workspace_mib", value) for value in ("nan", "inf", "-inf", "-1", "0", "", "64MB", "1e30", "1e999")),
     ],
@@ -394,7 +394,7 @@ def test_a_wrong_value_in_the_environment(monkeypatch, key, value):
 
 
 BROKEN_FILES = {
-    "unknown key": (b"precsion = 'ieee'", "unknown key 'precsion'; allowed: backend, precision, deterministic"),
+    "unknown key": (b"precsion = 'ieee'", "unknown key 'precsion'; allowed: backend, precision, reproducible"),
     "unknown table": (b"[gemmhub]\nprecision = 'ieee'", "unknown key 'gemmhub'"),
     "forced": (b"forced = true", "unknown key 'forced'"),
     "origin": (b"origin = {}", "unknown key 'origin'"),
@@ -492,10 +492,10 @@ def test_use_nests_and_restores():
     plain = config.current()
     with gemmhub.use(precision="tf32") as outer:
         assert config.current() is outer
-        with gemmhub.use(deterministic=True) as inner:
-            assert (inner.precision, inner.deterministic) == ("tf32", True)
-            with gemmhub.use(precision="ieee", deterministic=False) as innermost:
-                assert (innermost.precision, innermost.deterministic) == ("ieee", False)
+        with gemmhub.use(reproducible="run") as inner:
+            assert (inner.precision, inner.reproducible) == ("tf32", "run")
+            with gemmhub.use(precision="ieee", reproducible="off") as innermost:
+                assert (innermost.precision, innermost.reproducible) == ("ieee", None)
             assert config.current() is inner
         assert config.current() is outer
     assert config.current() is plain
@@ -582,7 +582,7 @@ def test_a_thread_does_not_inherit_and_a_copied_context_does():
 
 
 def test_tasks_keep_their_own_settings():
-    shared = gemmhub.use(deterministic=True)
+    shared = gemmhub.use(reproducible="run")
 
     async def task(precision):
         seen = []
@@ -590,7 +590,7 @@ def test_tasks_keep_their_own_settings():
             with gemmhub.use(precision=precision), shared:
                 await asyncio.sleep(0)
                 now = gemmhub.explain(ONE, ONE).problem
-                seen.append((now.precision, now.deterministic))
+                seen.append((now.precision, now.reproducible))
             await asyncio.sleep(0)
             seen.append(config.context.get())
         return seen
@@ -599,7 +599,7 @@ def test_tasks_keep_their_own_settings():
         return await asyncio.gather(*(task(p) for p in PRECISIONS))
 
     for precision, seen in zip(PRECISIONS, asyncio.run(main())):
-        assert seen == [(precision, True), None] * 4
+        assert seen == [(precision, "run"), None] * 4
 
 
 @pytest.mark.parametrize(
@@ -607,8 +607,8 @@ def test_tasks_keep_their_own_settings():
     [
         {"precision": "fp32"},
         {"precision": 32},
-        {"deterministic": "maybe"},
-        {"deterministic": math.nan},
+        {"reproducible": "maybe"},
+        {"reproducible": math.nan},
         {"backend": 5},
         {"backend": b"numpy"},
     ],
@@ -726,7 +726,7 @@ def test_a_variable_that_nothing_reads_is_warned_of_once(home, monkeypatch, capl
 def test_known_variables_are_not_warned_of(home, monkeypatch, caplog):
     values = {
         "GEMMHUB_PRECISION": "tf32",
-        "GEMMHUB_DETERMINISTIC": "1",
+        "GEMMHUB_REPRODUCIBLE": "run",
         "GEMMHUB_RECORDS": "off",
         "GEMMHUB_TUNE": "off",
         "GEMMHUB_PROFILE": "1",

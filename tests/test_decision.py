@@ -15,7 +15,7 @@ import gemmhub
 from gemmhub import BackendDescription, Copy, Ready, Refusal, api
 from gemmhub._call import bind
 from gemmhub._call.cache import CallCache
-from gemmhub._choice import decide, records, registry
+from gemmhub._choice import decide, ranking, records, registry
 from gemmhub.errors import AllocationError, InputError, KernelError, NoBackendError
 from plugins import GOOD, Site, add
 
@@ -194,7 +194,7 @@ def record(tmp_path, monkeypatch, a, b, backend, seconds, versions, candidate="d
 
 
 def test_a_tuned_record_beats_every_estimate_within_the_margin(tmp_path, monkeypatch, operands):
-    near = 1.01 * 0.25 / decide.MARGIN
+    near = 1.01 * 0.25 / ranking.MARGIN
     add(Scripted("tuned", seconds=1.0))
     add(Scripted("estimated", seconds=near))
     assert gemmhub.explain(*operands, backend="estimated").chosen == "estimated"
@@ -228,7 +228,7 @@ def test_an_estimate_far_below_the_fastest_record_is_chosen(tmp_path, monkeypatc
     gemmhub.reload()
     record(tmp_path, monkeypatch, *operands, "numpy", 0.25, numpy_versions())
     assert gemmhub.explain(*operands).why == "the only one that can"
-    add(Scripted("newcomer", seconds=0.99 * 0.25 / decide.MARGIN))
+    add(Scripted("newcomer", seconds=0.99 * 0.25 / ranking.MARGIN))
     add(Scripted("slower", seconds=1.0))
     add(Scripted("vague", seconds=None))
     found = gemmhub.explain(*operands)

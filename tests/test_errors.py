@@ -421,9 +421,9 @@ def test_unknown_backend(value, warm):
     assert error.argument == "backend"
 
 
-@pytest.mark.parametrize("value", [0, 1, None, "yes", np.True_])
-def test_deterministic_is_a_bool(value, warm):
-    assert refused({"deterministic": value}, InputError, warm=warm).argument == "deterministic"
+@pytest.mark.parametrize("value", [0, 1, "", "yes", "Run", True, np.True_, 2.5, ["run"]])
+def test_reproducible_names_a_promise(value, warm):
+    assert refused({"reproducible": value}, InputError, warm=warm).argument == "reproducible"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from products import BF16, C64, C128, E4M3, E5M2, F16, F32, F64, I8, I32, I64, N
 
 import gemmhub
 from gemmhub import Backend, BackendDescription, Device, Kernel, Ready, Refusal, dtypes
-from gemmhub._choice import decide, records, registry
+from gemmhub._choice import answers, records, registry
 from gemmhub.errors import AllocationError, DTypeError, InputError, NoBackendError
 from plugins import add
 
@@ -226,7 +226,7 @@ def test_a_record_decides_who_packs(pair):
     a, b = pair
     add(Packs("quick", 1e-9, 1e-9))
     add(Packs("tuned", 1.0, 0.9))
-    ready = {x.entry.name: x.ready for x in decide.eligible_backends(gemmhub.explain(a, b).problem)}
+    ready = {x.entry.name: x.ready for x in answers.eligible_backends(gemmhub.explain(a, b).problem)}
     problem = gemmhub.explain(np.ones((1024, 8), F32), b).problem
     records.put(records.record(problem, name, "default", 1e-10, ready[name]) for name in ("tuned",))
     records.put(records.record(problem, name, "default", 1e-4, ready[name]) for name in ("quick", "numpy"))

@@ -13,7 +13,7 @@ from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
 from gemmhub import Kernel
-from gemmhub._choice import decide, records
+from gemmhub._choice import answers, decide, records
 from gemmhub._measure import race
 from plugins import add
 
@@ -129,7 +129,7 @@ def test_c_in_place_is_added_once(operands, rng):
 @pytest.mark.parametrize(
     ("settings", "estimate", "reason"),
     [
-        ({"deterministic": True}, 1e-9, "deterministic results are asked for"),
+        ({"reproducible": "run"}, 1e-9, "equal bits from run to run are asked for"),
         ({}, 0.03, "one launch takes 30 ms by estimate, more than half of 50 ms"),
     ],
 )
@@ -261,7 +261,7 @@ def test_a_newcomer_of_one_candidate_is_raced_where_the_record_is_too_slow_to_re
 
 def able(operands):
     """Each backend that can multiply ``operands``, by name."""
-    return [(x.entry.name, x) for x in decide.eligible_backends(gemmhub.explain(*operands).problem)]
+    return [(x.entry.name, x) for x in answers.eligible_backends(gemmhub.explain(*operands).problem)]
 
 
 def test_what_fails_in_a_race_is_not_chosen_by_its_estimate(operands):

@@ -116,7 +116,7 @@ def describe(a: Any, b: Any, out: Any, request: Request, *, specs: bool = False)
         alpha_is_one=bool(request.alpha == 1),
         activation=request.activation,
         precision=request.settings.precision if reducible else "ieee",
-        deterministic=request.settings.deterministic,
+        reproducible=request.settings.reproducible,
         device=arrays.device,
         packed_by=packed_by,
     )

@@ -11,6 +11,7 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from gemmhub import config
+from gemmhub._base import promises
 from gemmhub._base.device_types import stream_attributes
 from gemmhub._base.guard import words
 from gemmhub._base.wording import did_you_mean, instance, unexpected
@@ -30,7 +31,7 @@ class ContractionOptions(TypedDict, total=False):
 
     out_dtype: Any
     precision: Literal["ieee", "bf16x3", "tf32", "bf16"] | None
-    deterministic: bool
+    reproducible: str | None
     backend: str | None
 
 
@@ -72,7 +73,7 @@ OPTIONS: dict[str, Option] = {
     **{name: Option(None, "array") for name in OPERANDS},
     "activation": Option(None),
     "precision": Option(None),
-    "deterministic": Option(False),
+    "reproducible": Option(None),
     "backend": Option(None),
     "stream": Option(None, "presence"),
 }
@@ -129,6 +130,17 @@ class Request:
     def named(self) -> dict[str, Any]:
         """The operands and scalars by name, as :attr:`gemmhub.backend.Kernel.direct_epilogue` reads them."""
         return {"alpha": self.alpha, "beta": self.beta, **self.operands}
+
+    @property
+    def in_force(self) -> dict[str, Any]:
+        """The precision, the promise on bits and the one backend of the call, or of the settings around it, for a
+        product that is computed later or elsewhere."""
+        settings = self.settings
+        return {
+            "precision": settings.precision,
+            "reproducible": settings.reproducible or "off",
+            **({"backend": settings.backend[0]} if settings.forced else {}),
+        }
 
     def check_scalars(self, a: DType, b: DType, out: DType) -> None:
         """Refuse scalars and activations that the arithmetic of the result cannot hold."""
@@ -239,6 +251,24 @@ def one_backend(value: Any) -> str | None:
     return value
 
 
+def pins_rows(reproducible: str | None) -> bool:
+    """Whether the bits of rows are pinned: by this value of ``reproducible=``, or where it is None by the settings."""
+    return promises.pins_rows(config.current().reproducible if reproducible is None else reproducible)
+
+
+pins_rows._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch's compiler does not trace it
+
+
+def promise(value: Any) -> str | None:
+    """``value`` of the argument ``reproducible``; InputError unless it is None or names a promise."""
+    if value is not None:
+        try:
+            promises.promise(value)
+        except ValueError:
+            raise InputError("reproducible", f"{value!r:.80}", f"None, {promises.ALLOWED}") from None
+    return value  # type: ignore[no-any-return]
+
+
 _MEANT = {"dtype": "out_dtype", "preferred_element_type": "out_dtype", "epilogue": "activation", "rows": "m"}
 """Names that other libraries have for options."""
 
@@ -282,12 +312,10 @@ def request(options: Options) -> Request:
         raise InputError("activation", f"{activation!r}", ", ".join(EPILOGUES), did_you_mean(activation, EPILOGUES))
     if precision is not None and not (isinstance(precision, str) and precision in PRECISIONS):
         raise InputError("precision", f"{precision!r}", ", ".join(PRECISIONS), did_you_mean(precision, PRECISIONS))
-    deterministic = values["deterministic"]
-    if not isinstance(deterministic, bool):
-        raise InputError("deterministic", f"{deterministic!r}", "True or False")
     settings = config.override(
         config.current(), "the call",
-        backend=one_backend(values["backend"]), precision=precision, deterministic=deterministic or None,
+        backend=one_backend(values["backend"]), precision=precision,
+        reproducible=promise(values["reproducible"]),
     )  # fmt: skip
     wanted = values["out_dtype"]
     try:

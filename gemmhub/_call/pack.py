@@ -18,8 +18,8 @@ from gemmhub._arrays.spec.operands import SpecArrays, without_data
 from gemmhub._base.geometry import DeviceView, alignment
 from gemmhub._base.guard import guarded
 from gemmhub._call import describe, options
-from gemmhub._choice import decide
-from gemmhub._choice.decide import Eligible
+from gemmhub._choice import answers, decide, pins, ranking
+from gemmhub._choice.answers import Eligible
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.backend import Backend
 from gemmhub.capability import Device, Raised, Refusal
@@ -35,7 +35,7 @@ _ASSUMED_RESULT = {False: np.dtype(np.float32), True: np.dtype(np.complex64)}
 """Whether an operand is complex -> the result assumed for operands (fp8) that have no natural one."""
 
 
-def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
+def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None, reproducible: str | None = None) -> PackedB:
     """See :func:`gemmhub.pack`."""
     if isinstance(b, PackedB):
         raise InputError("b", "a packed operand", "an array", "it is packed already")
@@ -48,19 +48,18 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     if native.ndim != 2:
         raise ShapeError("b", f"shape {native.shape}", "(k, n)", "pack the matrices of a batch one by one")
     left = native.dtype if a_dtype is None else dtypes.as_dtype(a_dtype, "a_dtype")
-    settings = config.override(config.current(), "the call", backend=options.one_backend(backend))
-    problem = _typical(native, left, m, arrays.device)
+    settings = _settings(backend, reproducible)
+    problem = _typical(native, left, m, arrays.device, settings)
     array = native.address if isinstance(native, DeviceView) else native
 
     def packed(by: str | None, payload: object) -> PackedB:
         return PackedB(native.shape, native.dtype, left, by, payload, arrays.device, problem.b)
 
     chosen = decide.decide(problem, settings)
-    answers = decide.answers(problem)
-    eligible = [
-        x for x in answers if isinstance(x, Eligible) and not (settings.forced and x.entry.name != settings.backend[0])
-    ]
-    forms, refused = _forms(problem, eligible)
+    answered = answers.answers(problem)
+    one = settings.backend[0] if settings.forced else chosen.chosen if problem.pinned else None
+    eligible = [x for x in answered if isinstance(x, Eligible) and one in (None, x.entry.name)]
+    forms, refused = _forms(problem, eligible, settings)
     kept = False
     for form in forms:
         name, distribution = form.entry.name, form.entry.distribution
@@ -77,7 +76,7 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
         if isinstance(payload, Raised) and issubclass(payload.kind, MemoryError):  # AllocationError is one
             raise AllocationError(f"packing b: {payload.reason}")
         refused.append(Verdict(name, distribution, "refused", payload.reason, payload.remedy))
-    for verdict in (*refused, *answers, *chosen.verdicts):
+    for verdict in (*refused, *answered, *chosen.verdicts):
         if isinstance(verdict, Verdict) and verdict.transient == "memory":
             raise AllocationError(f"packing b: backend {verdict.backend!r}: {verdict.reason}")
     if kept:
@@ -89,42 +88,46 @@ def pack_operand(b: Any, a_dtype: Any, m: int, backend: str | None) -> PackedB:
     )
 
 
-def saver(b: Any, m: int, backend: str | None) -> str | None:
+def saver(b: Any, m: int, backend: str | None, reproducible: str | None = None) -> str | None:
     """The backend that multiplies ``m`` rows by b, where its own packed form of b is expected to save it time.
 
     Only forms of that backend count: both estimates are then of one model, and differ by what packing costs alone.
+    Where the bits of rows are pinned, the form must add in the order that b itself is pinned to.
     """
     arrays = arrays_of(b, "b")
     native = describe.operand(arrays, b, "b")
-    problem = _typical(native, native.dtype, m, arrays.device)
-    settings = config.override(config.current(), "the call", backend=options.one_backend(backend))
+    settings = _settings(backend, reproducible)
+    problem = _typical(native, native.dtype, m, arrays.device, settings)
     chosen = decide.decide(problem, settings).chosen
-    best = [x for x in decide.answers(problem) if isinstance(x, Eligible) and x.entry.name == chosen]
-    forms, _ = _forms(problem, best)
+    best = [x for x in answers.answers(problem) if isinstance(x, Eligible) and x.entry.name == chosen]
+    forms, _ = _forms(problem, best, settings)
     if not forms:
         return None
     ours, theirs = _times(forms[0], best[0])
     return chosen if ours is not None and theirs is not None and ours < theirs else None
 
 
-def _forms(problem: GemmProblem, eligible: list[Eligible]) -> tuple[list[Eligible], list[Verdict]]:
+def _forms(problem: GemmProblem, eligible: list[Eligible], settings: Settings) -> tuple[list[Eligible], list[Verdict]]:
     """The backends that may pack b, with their times of the packed product, the best first; and those that have no
     packed form, with their refusals.
     """
     forms: list[Eligible] = []
     refused: list[Verdict] = []
+    pinned = pins.pin(problem, settings) if problem.pinned else None
     for x in eligible:
         if getattr(x.backend.pack, "__func__", None) is Backend.pack:
             refusal = x.backend.pack(None, problem)
             assert isinstance(refusal, Refusal)
             refused.append(Verdict(x.entry.name, x.entry.distribution, "refused", refusal.reason, refusal.remedy))
             continue
-        for answer in decide.answers(_by(x.entry.name, problem)):
-            if isinstance(answer, Eligible):
+        for answer in answers.answers(_by(x.entry.name, problem)):
+            if isinstance(answer, Verdict):
+                refused.append(answer)
+            elif pinned is None:
                 forms.append(answer)
             else:
-                refused.append(answer)
-    return sorted(forms, key=decide.speed), refused
+                forms += answer.adding(pinned.order)
+    return sorted(forms, key=ranking.speed), refused
 
 
 def _by(backend: str, problem: GemmProblem) -> GemmProblem:
@@ -151,7 +154,7 @@ def _times(form: Eligible, best: Eligible) -> tuple[float | None, float | None]:
     """The seconds of the packed product and of the unpacked one, both measured or both estimated."""
     if form.source == best.source:
         return form.seconds, best.seconds
-    return decide.expected(form), decide.expected(best)
+    return answers.expected(form), answers.expected(best)
 
 
 def _copy(arrays: ArrayLibrary, native: Any, layout: MatrixLayout) -> Any:
@@ -189,7 +192,13 @@ def cost(b: PackedB, call: describe.Call, decision: Decision, settings: Settings
     return f"{ours.duration} by {ours.backend}; b itself {theirs.duration} by {theirs.backend}{remedy}"
 
 
-def _typical(b: Any, a_dtype: dtypes.DType, m: int, device: Device) -> GemmProblem:
+def _settings(backend: str | None, reproducible: str | None) -> Settings:
+    """The settings of products of the packed operand."""
+    changes = {"backend": options.one_backend(backend), "reproducible": options.promise(reproducible)}
+    return config.override(config.current(), "the call", **changes)
+
+
+def _typical(b: Any, a_dtype: dtypes.DType, m: int, device: Device, settings: Settings) -> GemmProblem:
     """The product that the packed operand is expected in, with the layout of b."""
     k, n = b.shape
     try:
@@ -204,5 +213,6 @@ def _typical(b: Any, a_dtype: dtypes.DType, m: int, device: Device) -> GemmProbl
         b=Operand(b.dtype, layout_of(b, ()), alignment(b)),
         out=Operand(out, MatrixLayout.contiguous(m, n), out.itemsize),
         compute_dtype=dtypes.compute_dtype(a_dtype, b.dtype, out),
+        reproducible=settings.reproducible,
         device=device,
     )

@@ -127,7 +127,7 @@ def spot_check(
     seed : makes the random choices repeatable.
     options : those that the result was computed with, as of :func:`gemmhub.matmul`, without ``out``. ``c`` is the
         addend as it was before the call. ``precision`` is "ieee" where it is absent, whatever the settings are;
-        ``backend`` and ``deterministic`` change no bound.
+        ``backend`` and ``reproducible`` change no bound.
 
     Returns
     -------

@@ -3,7 +3,8 @@
 Filter: a backend for another device type is skipped; one that is absent, failed, or refuses the problem is listed
 with its reason. Rank, highest precedence first: the backend that the call or a ``use`` context forces; the order of
 preference in environment or file; the shortest time, measured (tuning records of this exact problem on this machine) or
-estimated, where an estimate counts as :data:`MARGIN` times as long next to a measurement; the order of discovery.
+estimated, where an estimate counts as :data:`~gemmhub._choice.ranking.MARGIN` times as long next to a measurement; the
+order of discovery.
 
 Estimates are those of the bucket that the sizes are in (:mod:`gemmhub.buckets`): a :class:`Winner` runs all of it.
 """
@@ -11,19 +12,16 @@ Estimates are those of the bucket that the sizes are in (:mod:`gemmhub.buckets`)
 from __future__ import annotations
 
 import logging
-import math
-import sys
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gemmhub import buckets
-from gemmhub._base.evicting import keep
 from gemmhub._base.guard import guarded, neutral
-from gemmhub._choice import records, registry, switches
-from gemmhub.backend import WORKSPACE, Backend, Kernel, Offer
-from gemmhub.backend import answer as answer_of
-from gemmhub.capability import Absent, Copy, Ready, Refusal
+from gemmhub._base.promises import pins_rows
+from gemmhub._choice import answers, pins, ranking, records, registry
+from gemmhub._choice.answers import Eligible
+from gemmhub.backend import WORKSPACE, Kernel
+from gemmhub.capability import Copy, Refusal
 from gemmhub.config import Settings
 from gemmhub.errors import AllocationError, InputError, NoBackendError
 from gemmhub.kit import install
@@ -31,34 +29,6 @@ from gemmhub.problem import GemmProblem
 from gemmhub.verdict import Decision, Verdict
 
 _log = logging.getLogger("gemmhub")
-
-MARGIN = 3.0
-"""Factor within which estimates are trusted: a race has the backends whose estimates are within it of the smallest one,
-and a backend that was never measured comes before a measured one only where its estimate is smaller by more than it."""
-
-
-@dataclass(frozen=True)
-class Eligible:
-    """A backend that can run the problem."""
-
-    entry: registry.Entry
-    backend: Backend
-    ready: Ready
-    offer: Offer
-    seconds: float | None
-    source: str
-    candidate: str
-    copies: tuple[Copy, ...]
-    remark: str
-
-    @property
-    def order(self) -> str | None:
-        """The order of its candidate."""
-        return next((x.order for x in self.offer.candidates if x.name == self.candidate), None)
-
-
-_failures: OrderedDict[tuple[str, GemmProblem], Refusal] = OrderedDict()
-"""Refusals of problems whose preparation raised, kept so that it is not repeated."""
 
 
 def decide(problem: GemmProblem, settings: Settings, copies: tuple[Copy, ...] = ()) -> Decision:
@@ -105,19 +75,16 @@ def ranked_at(problem: GemmProblem, settings: Settings) -> GemmProblem | None:
     return buckets.representative(problem)
 
 
-def answers(problem: GemmProblem) -> list[Eligible | Verdict]:
-    """The answer of every backend for the problem's device type, in order of discovery."""
+def candidates(problem: GemmProblem, settings: Settings) -> list[Eligible]:
+    """The backends that may run ``problem``, in order of discovery: one, with candidates of one order, where bits of
+    rows are pinned."""
+    eligible = answers.eligible_backends(problem)
+    if not problem.pinned:
+        return eligible
+    pinned = pins.pin(problem, settings)
     return [
-        _answer(entry, problem, problem, {})
-        for entry in registry.registry()
-        if (not entry.device_types or problem.device.type in entry.device_types)
-        and problem.packed_by in (None, entry.name)
+        y for x in eligible if pinned is not None and x.entry.name == pinned.backend for y in x.adding(pinned.order)
     ]
-
-
-def eligible_backends(problem: GemmProblem) -> list[Eligible]:
-    """Every backend that can run ``problem``, in order of discovery."""
-    return [answer for answer in answers(problem) if isinstance(answer, Eligible)]
 
 
 @neutral()  # once, and not for each question
@@ -132,6 +99,7 @@ def _decide(
     ``problem``, or the representative of its bucket.
     """
     forced = settings.backend[0] if settings.forced else problem.packed_by
+    pinned = pins.pin(problem, settings) if problem.pinned else None
     eligible: list[Eligible] = []
     verdicts: list[Verdict] = []
     layout_free = problem.device.type == "cpu"  # on devices kernels get addresses: the problem has the strides
@@ -143,7 +111,8 @@ def _decide(
             verdicts.append(Verdict(entry.name, entry.distribution, "not asked", "not the one asked for"))
             continue
         loaded = entry.get()
-        answer = _answer(entry, ranked, problem if every_backend else ranked, short)
+        kept = pinned.order if pinned is not None and entry.name == pinned.backend else None
+        answer = answers.answer(entry, ranked, problem if every_backend else ranked, short, kept)
         if isinstance(answer, Verdict):
             size_free &= answer.any_size or isinstance(loaded, Refusal)
         layout_free &= (
@@ -154,7 +123,12 @@ def _decide(
         if isinstance(answer, Verdict):
             verdicts.append(answer)
         elif forced is not None and entry.name != forced:
-            verdicts.append(_eligible_verdict(answer, "eligible", "not the one asked for"))
+            verdicts.append(answers.eligible_verdict(answer, "eligible", "not the one asked for"))
+        elif problem.pinned and (pinned is None or entry.name != pinned.backend):
+            reason = "no order could be chosen for rows of every size"
+            if pinned is not None:
+                reason = f"rows of every size keep to {pinned.backend} and its order {pinned.order}"
+            verdicts.append(answers.eligible_verdict(answer, "eligible", reason))
         else:
             eligible.append(answer)
     verdicts += _suggested(problem, verdicts, eligible, forced)
@@ -164,14 +138,19 @@ def _decide(
             if entry.transient == "memory":  # the name may be one of its backends
                 raise AllocationError(f"the plugin {entry.plugin!r} ran out of memory while it was imported")
         raise InputError("backend", f"no backend is called {forced!r}", ", ".join(registry.names()))
-    order, why = _rank(eligible, settings, forced)
+    order, why = ranking.ranked(eligible, settings, forced)
+    if pinned is not None and order:
+        why = f"rows of every size keep to the order {pinned.order}"
     if settings.forced and problem.packed_by not in (None, forced):
         order, why = [], f"{forced!r} was asked for, but b was packed by {problem.packed_by!r}"
-    order = _hinted(order)
+    order = ranking.hinted(order)
     chosen = order[0] if order else None
     size_free &= chosen is not None and len(order) == 1 and chosen.offer.any_size
+    size_free &= problem.pinned == pins_rows(problem.reproducible)  # without sums the promise binds no backend
     shown = [
-        _eligible_verdict(x, "chosen", "") if x is chosen else _eligible_verdict(x, "eligible", _why_not(chosen))
+        answers.eligible_verdict(x, "chosen", "")
+        if x is chosen
+        else answers.eligible_verdict(x, "eligible", _why_not(chosen))
         for x in order or eligible
     ]
     decision = Decision(
@@ -218,71 +197,6 @@ def _why_not(winner: Eligible | None) -> str:
     return f"ranked after {winner.entry.name}" if winner is not None else ""
 
 
-def _eligible_verdict(x: Eligible, status: str, reason: str) -> Verdict:
-    return Verdict(
-        x.entry.name, x.entry.distribution, status, reason, "", x.seconds, x.source, x.candidate, x.order, x.copies,
-        x.remark,
-    )  # fmt: skip
-
-
-def _answer(
-    entry: registry.Entry, problem: GemmProblem, copied: GemmProblem, short: Mapping[str, Refusal]
-) -> Eligible | Verdict:
-    """One backend's answer: eligible, or a negative verdict. ``copied`` is the problem whose copies are listed."""
-
-    def no(refusal: Refusal, status: str = "") -> Verdict:
-        failed = refusal.traceback is not None or (isinstance(answer, Refusal) and not isinstance(answer, Absent))
-        status = status or ("absent" if isinstance(refusal, Absent) else "failed" if failed else "refused")
-        return Verdict(
-            entry.name, entry.distribution, status, refusal.reason, refusal.remedy, traceback=refusal.traceback,
-            transient=refusal.transient, any_layout=refusal.any_layout, any_size=refusal.any_size,
-        )  # fmt: skip
-
-    answer = entry.get()
-    if isinstance(answer, Refusal):
-        return no(answer)
-    backend, ready = answer
-    remedy = f"report it to the authors of {entry.distribution}; backend= chooses another"
-    if problem.device not in ready.devices:
-        devices = ", ".join(map(str, ready.devices))
-        remedy = f"it runs on {devices}" if devices else "its probe reported no device"
-        return no(Refusal(f"the operands are on {problem.device}", remedy))
-    failure = _failures.get((entry.name, problem)) or short.get(entry.name)
-    if failure is not None:
-        return no(failure)
-    _log.debug("backend %s: asked about %s", entry.name, problem)
-    offer = guarded(lambda: answer_of(backend, problem), "offer()", remedy)
-    if isinstance(offer, Refusal):
-        return no(offer)
-    measured = records.lookup(entry.name, problem, ready, offer.names)
-    if measured is not None:
-        seconds: object = measured.seconds  # infinite where it failed: such a backend comes last
-        source, candidate, stale = "measured", measured.candidate, measured.caveat
-    else:
-        seconds, source, candidate = offer.first.seconds, "estimated", offer.first.name
-        stale = records.unused(entry.name, problem, ready)
-    remark = guarded(lambda: str(offer.remark(candidate)), "remark()", remedy)
-    if isinstance(remark, Refusal):
-        return no(remark)
-    remark = "; ".join(filter(None, (remark, stale)))
-    there = offer if copied == problem else guarded(lambda: answer_of(backend, copied), "offer()", remedy)
-    if isinstance(there, Refusal):
-        return no(there)
-    copies = next((tuple(x.copies) for x in there.candidates if x.name == candidate), ())
-    time = _known(seconds)
-    return Eligible(entry, backend, ready, offer, time, "" if time is None else source, candidate, copies, remark)
-
-
-def _known(seconds: object) -> float | None:
-    """The time that a backend states, where it is one."""
-    return seconds if isinstance(seconds, (int, float)) and 0 < seconds <= sys.float_info.max else None
-
-
-def expected(x: Eligible) -> float | None:
-    """The estimate of what an untuned call of a backend takes, whatever was measured."""
-    return _known(x.offer.first.seconds)
-
-
 def _suggested(
     problem: GemmProblem, verdicts: list[Verdict], eligible: list[Eligible], forced: str | None
 ) -> list[Verdict]:
@@ -311,65 +225,6 @@ def _preferred(problem: GemmProblem, settings: Settings, present: set[str]) -> l
                 reason, remedy = f"for {s.device_type}: {s.summary}", install.command(s.distribution)
                 verdicts.append(Verdict(name, s.distribution, "not installed", reason, remedy))
     return verdicts
-
-
-def _rank(eligible: list[Eligible], settings: Settings, forced: str | None) -> tuple[list[Eligible], str]:
-    """The eligible backends, best first, and the reason in words."""
-    if forced is not None:
-        reason = settings.origin.get("backend", "the call") if settings.forced else "b, which it packed"
-        return eligible, f"asked for by {reason}" if eligible else f"backend={forced!r} cannot run it"
-    if not eligible:
-        return [], "no backend can run this problem"
-
-    ranked = sorted(eligible, key=speed)
-    for name in reversed(settings.backend):
-        ranked.sort(key=lambda x, name=name: x.entry.name != name)  # type: ignore[misc]
-    first = ranked[0]
-    where = settings.origin.get("backend", "")
-    if first.entry.name in settings.backend:
-        return ranked, f"preferred by {where}"
-    unable = "".join(f"; {_unable(name, where)}" for name in settings.backend)
-    if len(ranked) == 1:
-        return ranked, "the only one that can" + unable
-    if first.source == "measured":
-        return ranked, "fastest measured" + unable
-    newcomer = any(x.source == "measured" for x in ranked)
-    return ranked, "smallest estimate" + (", far below the fastest measured: tune again" if newcomer else "") + unable
-
-
-def _unable(name: str, where: str) -> str:
-    """Why a backend that the settings of ``where`` prefer is not among the eligible ones."""
-    names = registry.names()
-    if name not in names:
-        return f"{where}: {switches.unknown((name,), 'backend', names)}"
-    return f"{name}, preferred by {where}, {'cannot' if registry.registry().find(name) else 'is not installed'}"
-
-
-def speed(x: Eligible) -> tuple[float, bool]:
-    """A key that sorts backends: the seconds that rank them, and measured ones first."""
-    estimated = x.source != "measured"
-    if x.seconds is None:
-        return math.inf, estimated
-    return x.seconds * (MARGIN if estimated else 1.0), estimated
-
-
-def newcomers(eligible: list[Eligible]) -> list[Eligible]:
-    """Backends of ``eligible`` that were never measured and whose estimates are far below the fastest measured time;
-    none where nothing was measured.
-    """
-    best = min((x.seconds for x in eligible if x.source == "measured" and x.seconds is not None), default=0.0)
-    return [x for x in eligible if x.source != "measured" and speed(x)[0] < best]
-
-
-def _hinted(ranked: list[Eligible]) -> list[Eligible]:
-    """``ranked``, where the remarks on backends that were never measured, but may be the fastest, say what to do."""
-    best = min((x.seconds for x in ranked if x.source == "measured" and x.seconds is not None), default=0.0)
-    return [
-        replace(x, remark="; ".join(filter(None, (x.remark, "not measured: tune again"))))
-        if x.source == "estimated" and x.seconds is not None and x.seconds < best
-        else x
-        for x in ranked
-    ]
 
 
 def resolve(
@@ -406,7 +261,7 @@ def resolve(
         if kernel.transient:
             short[chosen.entry.name] = kernel
             continue
-        keep(_failures, (chosen.entry.name, problem), kernel, 4096)
+        answers.failed(chosen.entry.name, problem, kernel)
 
 
 def _first_prepared(
@@ -428,10 +283,10 @@ def _first_prepared(
         kernel = prepared(chosen, name, problem, settings)
         if isinstance(kernel, Kernel):
             chosen = replace(
-                chosen, candidate=name, seconds=_known(candidate.seconds), source="estimated",
+                chosen, candidate=name, seconds=answers.known(candidate.seconds), source="estimated",
                 copies=tuple(candidate.copies), remark="; ".join((*refused, f"{name} runs")),
             )  # fmt: skip
-            shown = _eligible_verdict(chosen, "chosen", "")
+            shown = answers.eligible_verdict(chosen, "chosen", "")
             verdicts = tuple(shown if x.backend == shown.backend else x for x in decision.verdicts)
             return replace(decision, verdicts=verdicts), chosen, kernel
         refused.append(f"{name} is refused: {kernel.reason.partition(chr(10))[0]}")
@@ -465,5 +320,6 @@ def _report(decision: Decision, settings: Settings) -> None:
 
 
 def forget() -> None:
-    """Drop the kept refusals, so that backends that failed are tried again."""
-    _failures.clear()
+    """Drop the kept refusals, so that backends that failed are tried again, and what problems are pinned to."""
+    answers.forget()
+    pins.forget()

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gemmhub import api
-from gemmhub._call.options import check
+from gemmhub._call.options import check, pins_rows
 from gemmhub._contractions import arrays
 from gemmhub._contractions.arrays import Array, Native
 from gemmhub._contractions.equation import Equation, differing
-from gemmhub._contractions.path import Sizes, path
+from gemmhub._contractions.path import Sizes, from_left, path
+from gemmhub.errors import InputError
 
 Options = Mapping[str, Any]
 """Options of each product; ``out_dtype`` is that of the contraction."""
@@ -45,19 +46,20 @@ def contract(equation: Equation, operands: Sequence[Array], options: Options) ->
     if sizes is None:
         raise differing(equation, shapes)
     check(options)  # not every step is a product of gemmhub
+    pinned = pins_rows(options.get("reproducible"))
     dtype = _dtype(equation, operands, options)
     options = {name: x for name, x in options.items() if name != "out_dtype"}
     terms = [_without_ones(_diagonal(Term(*x)), sizes) for x in zip(equation.terms, operands)]
     if len(terms) == 1:
-        return arrays.cast(_ordered(_summed(terms[0], equation.out, dtype), equation.out), dtype)
-    for step in path(equation, sizes):
+        return arrays.cast(_ordered(_summed(terms[0], equation.out, dtype, pinned), equation.out), dtype)
+    for step in from_left(equation) if pinned else path(equation, sizes):
         chosen = [terms.pop(i) for i in sorted(step, reverse=True)]
         result = chosen.pop()
         while chosen:
             other = chosen.pop()
             left = [x.letters for x in (*terms, *chosen)]
             others = "".join(left) if left else None
-            result = _multiplied(result, other, equation.out, others, sizes, dtype, options)
+            result = _multiplied(result, other, equation.out, others, sizes, dtype, options, pinned)
         terms.append(result)
     return _ordered(terms[0], equation.out)
 
@@ -107,25 +109,32 @@ def _ordered(term: Term, out: str) -> Array:
     return arrays.transposed(term.array, term.axes(out))
 
 
-def _summed(term: Term, kept: str, dtype: Native) -> Term:
+def _summed(term: Term, kept: str, dtype: Native, pinned: bool) -> Term:
     """``term`` summed over the letters that are not ``kept``, on the way to a result of ``dtype``."""
     axes = tuple(i for i, x in enumerate(term.letters) if x not in kept)
     if not axes:
         return term
+    if pinned:
+        letters = ", ".join(term.letters[i] for i in axes)
+        raise InputError(
+            "reproducible", f"which pins the bits of rows, with letters of one operand that are summed ({letters})",
+            "sums of products: an array library promises no bits of its own sums",
+            "multiply by an operand of ones that has these letters",
+        )  # fmt: skip
     own = term.array.dtype
     letters = "".join(x for x in term.letters if x in kept)
     return Term(letters, arrays.summed(term.array, axes, arrays.accumulator(own, own, dtype)), True)
 
 
 def _multiplied(
-    a: Term, b: Term, out: str, others: str | None, sizes: Sizes, dtype: Native, options: Options
+    a: Term, b: Term, out: str, others: str | None, sizes: Sizes, dtype: Native, options: Options, pinned: bool
 ) -> Term:  # fmt: skip
     """The product of two terms on the way to a result ``out`` of ``dtype``.
 
     ``others`` are the letters of the terms that are still to be multiplied, None after the last.
     """
     needed = out + (others or "")
-    a, b = _summed(a, b.letters + needed, dtype), _summed(b, a.letters + needed, dtype)
+    a, b = _summed(a, b.letters + needed, dtype, pinned), _summed(b, a.letters + needed, dtype, pinned)
     total = arrays.accumulator(a.array.dtype, b.array.dtype, dtype)
     if a.wide or b.wide:
         a, b = (Term(x.letters, arrays.cast(x.array, total), True) for x in (a, b))
@@ -154,7 +163,7 @@ def _product(a: Term, b: Term, needed: str, sizes: Sizes, options: Options) -> T
     rows, columns = ([x for x in y.letters if x not in z.letters] for y, z in ((a, b), (b, a)))
     if columns and needed[-1] in rows:  # the result's last dimension is contiguous
         a, b, rows, columns = b, a, columns, rows
-    if len(inner) > 1:  # without a copy of the larger operand
+    if len(inner) > 1 and not pins_rows(options.get("reproducible")):  # without a copy of the larger operand
         larger = a if len(a.letters) >= len(b.letters) else b
         inner = _by_stride(larger, inner)
     rows, columns = _by_stride(a, rows), _by_stride(b, columns)

@@ -41,7 +41,7 @@ def einsum(equation: str, /, *operands: Array, **options: Unpack[ContractionOpti
     operands : arrays of one library, one for each group of letters, of any strides. A size of 1 broadcasts.
     out_dtype : dtype of the result; by default that of products from left to right, by the table in
         :mod:`gemmhub.dtypes`. Sums and products on the way have the accumulator's dtype: the result is rounded once.
-    precision, deterministic, backend : as of :func:`matmul`, for each product.
+    precision, reproducible, backend : as of :func:`matmul`, for each product.
 
     Returns
     -------

@@ -26,6 +26,12 @@ def path(equation: Equation, sizes: Sizes) -> list[tuple[int, ...]]:
     return chosen
 
 
+def from_left(equation: Equation) -> list[tuple[int, ...]]:
+    """The order from left to right, which depends on no size: the product so far is the last of the list."""
+    count = len(equation.terms)
+    return [(0, 1), *((0, rest - 1) for rest in range(count - 1, 1, -1))]
+
+
 def greedy(equation: Equation, sizes: Sizes) -> list[tuple[int, ...]]:
     """The order without opt_einsum, and in what torch's compiler traces: it cannot trace that."""
     terms = [frozenset(x) for x in equation.terms]

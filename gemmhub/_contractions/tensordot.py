@@ -37,7 +37,7 @@ def tensordot(a: Array, b: Array, /, axes: Any = 2, **options: Unpack[Contractio
     a, b : arrays of one library, of any strides.
     axes : the number of axes, the last of a and the first of b; or a pair: the axes of a, and the axes of b that they
         are multiplied with, each an int or a sequence of ints.
-    out_dtype, precision, deterministic, backend : as of :func:`matmul`.
+    out_dtype, precision, reproducible, backend : as of :func:`matmul`.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def vecdot(a: Array, b: Array, /, *, axis: int = -1, **options: Unpack[Contracti
     ----------
     a, b : arrays of one library. ``a`` is conjugated where it is complex, which copies it.
     axis : the axis of both that is summed over, of equal size in both; the other dimensions broadcast.
-    out_dtype, precision, deterministic, backend : as of :func:`matmul`.
+    out_dtype, precision, reproducible, backend : as of :func:`matmul`.
 
     Returns
     -------

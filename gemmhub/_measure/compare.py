@@ -19,7 +19,7 @@ from gemmhub._call.describe import Call
 from gemmhub._call.options import DEFAULTS, Options, Request, request, unknown
 from gemmhub._check.product import hosted, on_host
 from gemmhub._check.spot_check import examine, generator
-from gemmhub._choice import decide
+from gemmhub._choice import answers, decide
 from gemmhub.capability import Refusal
 from gemmhub.config import Settings
 from gemmhub.errors import GemmhubError, InputError
@@ -163,11 +163,11 @@ def compare(
         described = describe.describe(a, b, None, parsed)
         here = _Side(described, a, b, describe.beside(described.arrays, parsed))
         call = here.call
-        eligible = {x.entry.name: (x, here) for x in decide.eligible_backends(call.problem)}
+        eligible = {x.entry.name: (x, here) for x in answers.eligible_backends(call.problem)}
     names = named or tuple(eligible)
     if call.problem.device.type != "cpu" and call.problem.packed_by is None and (not named or HOST in named):
         host = _host_side(here)
-        numpy = next((x for x in decide.eligible_backends(host.call.problem) if x.entry.name == HOST), None)
+        numpy = next((x for x in answers.eligible_backends(host.call.problem) if x.entry.name == HOST), None)
         if numpy is not None and (named or (numpy.seconds or 0.0) <= _REFERENCE_SECONDS):
             eligible[HOST] = numpy, host
             names = names if named else (*names, HOST)

@@ -23,8 +23,8 @@ from gemmhub._base import processors
 from gemmhub._call import bind
 from gemmhub._call.describe import Call
 from gemmhub._call.options import Request
-from gemmhub._choice import decide, records
-from gemmhub._choice.decide import Eligible
+from gemmhub._choice import decide, ranking, records
+from gemmhub._choice.answers import Eligible
 from gemmhub.backend import Kernel
 from gemmhub.errors import AllocationError, GemmhubError, OutputError
 from gemmhub.kit import locks
@@ -107,7 +107,7 @@ def race(call: Call, request: Request, a: Any, b: Any) -> str:
 
 def _eligible(call: Call, request: Request) -> list[Eligible]:
     """The backends that a race may have: the one that the settings name, if any, else all that can run the call."""
-    eligible, settings = decide.eligible_backends(call.problem), request.settings
+    eligible, settings = decide.candidates(call.problem, request.settings), request.settings
     preferred = next((x for name in settings.backend for x in eligible if x.entry.name == name), None)
     return [x for x in eligible if x is preferred] if preferred is not None or settings.forced else eligible
 
@@ -115,8 +115,8 @@ def _eligible(call: Call, request: Request) -> list[Eligible]:
 def shortlist(eligible: list[Eligible]) -> list[tuple[Eligible, str]]:
     """The (backend, candidate) pairs to race, the most promising first; none where records have decided."""
     measured = [x for x in eligible if x.source == "measured"]
-    new = decide.newcomers(eligible) if measured else [x for x in eligible if x.seconds is not None]
-    limit = decide.MARGIN * min((x.seconds or 0.0 for x in new), default=0.0)
+    new = ranking.newcomers(eligible) if measured else [x for x in eligible if x.seconds is not None]
+    limit = ranking.MARGIN * min((x.seconds or 0.0 for x in new), default=0.0)
     ranked = sorted((x for x in new if (x.seconds or 0.0) <= limit), key=lambda x: x.seconds or 0.0)
     if ranked and measured:
         ranked.append(min(measured, key=lambda x: x.seconds or 0.0))
@@ -137,8 +137,8 @@ def _obstacle(call: Call, request: Request, eligible: list[Eligible], listed: li
     problem, settings = call.problem, request.settings
     if isinstance(call.arrays, SpecArrays):
         return "specs have no data"
-    if settings.deterministic:
-        return "deterministic results are asked for"
+    if settings.reproducible == "run":
+        return "equal bits from run to run are asked for"
     measured = any(x.source == "measured" for x in eligible)
     if measured and not listed:
         return "a record of this problem exists"

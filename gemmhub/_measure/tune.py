@@ -20,7 +20,7 @@ from gemmhub._call import bind, describe
 from gemmhub._call.options import Request
 from gemmhub._check.product import on_host
 from gemmhub._choice import decide, records, registry
-from gemmhub._choice.decide import Eligible
+from gemmhub._choice.answers import Eligible
 from gemmhub._measure.compare import check_result
 from gemmhub.backend import Imported
 from gemmhub.capability import Refusal
@@ -90,7 +90,7 @@ def tune_call(a: Any, b: Any, out: Any, request: Request) -> TuneResult:
     if path is not None:
         records.write(path, ())  # raises before the measuring, which may take minutes
     with locks.deciding:
-        eligible = decide.eligible_backends(problem)
+        eligible = decide.candidates(problem, request.settings)
     if request.settings.forced:
         eligible = [x for x in eligible if x.entry.name == request.settings.backend[0]]
     arrays, clock, load = call.arrays, call.arrays.clock(), processors.load()

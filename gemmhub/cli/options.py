@@ -148,7 +148,11 @@ def product_options(function: F) -> F:
             click.option(
                 "--precision", type=PRECISION, metavar="NAME", help="Rounding of float32: ieee, bf16x3, tf32, bf16."
             ),
-            click.option("--deterministic", is_flag=True, help="Require bitwise equal results from run to run."),
+            click.option(
+                "--reproducible",
+                metavar="PROMISE",
+                help="Bits: run (equal from run to run), batch (a row's depend on no other row), or an order's name.",
+            ),
         )
     ):
         function = option(function)

@@ -45,7 +45,7 @@ class NumpyBackend(Backend):
     takes: ClassVar[Mapping[str, frozenset[str] | None]] = dict.fromkeys(
         (
             *(name for name, row in OPERANDS.items() if row.role == "term"), "scale_a", "scale_b", "scale_out",
-            "pre_activation", "amax", "activation", "precision",
+            "pre_activation", "amax", "activation", "precision", "reproducible",
         )
     )  # fmt: skip
 
@@ -55,6 +55,12 @@ class NumpyBackend(Backend):
     def offer(self, problem: GemmProblem) -> Offer | Refusal:
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
+        if problem.pinned and problem.activation not in (None, "relu"):
+            return Refusal(
+                f"NumPy does not promise that its exponential function, which {problem.activation} needs, has the same "
+                "bits at each position of an array",
+                "apply it to the product, or choose another backend", any_layout=True, any_size=True,
+            )  # fmt: skip
         exact = "exact" if problem.compute_dtype.kind in "biu" else None  # a sum modulo 2**n has no order
         candidate = Candidate(seconds=self.seconds(problem), copies=_copies(problem), order=exact)
         return Offer((candidate,), lambda name: _remark(problem), any_size=True)
@@ -83,7 +89,7 @@ class NumpyBackend(Backend):
         if problem.plain and _is_native(problem):
             return _native_kernel(problem)
         kernel = blocked_kernel(problem, workspace_limit)
-        blocks = problem.deterministic or problem.packed_by or _has_blocks(problem)
+        blocks = problem.reproducible is not None or problem.packed_by or _has_blocks(problem)
         if _is_native(problem) and not blocks and problem.operands.keys() <= READ:
             return replace(kernel, direct_epilogue=with_epilogue(problem, _SMALL))
         return kernel
@@ -123,8 +129,14 @@ def _copies(problem: GemmProblem) -> Sequence[Copy]:
         size = x.layout.rows * x.layout.cols * x.layout.matrices * dtype.itemsize
         if why and size:
             copies.append(Copy(name, size, f"{why}: numpy.matmul copies"))
-        elif name == "out" and native and dtypes is not None and problem.deterministic and not _is_new(problem.out):
-            copies.append(Copy(name, size, "deterministic=True: it is made as without out and copied"))
+        elif (
+            name == "out"
+            and native
+            and dtypes is not None
+            and problem.reproducible is not None
+            and not _is_new(problem.out)
+        ):
+            copies.append(Copy(name, size, "reproducible=: it is made as without out and copied"))
     if dtypes is None and not problem.plain:
         size = problem.m * problem.n * problem.batch_count * dtype.itemsize
         if size:
@@ -169,7 +181,7 @@ def blocked_kernel(problem: GemmProblem, workspace_limit: int, copy: CopyTo = np
     """A kernel on converted blocks; with a shared b and dense operands the batch is one GEMM."""
     gemm = BlockedGemm(problem, workspace_limit, copy)
     # Only a dense out can be folded as well, and the blocks of a folded batch are different.
-    folds = _shares_b(problem) and not (problem.deterministic or problem.per_row)
+    folds = _shares_b(problem) and not (problem.reproducible is not None or problem.per_row)
 
     def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any, **operands: Array) -> None:
         if folds and b.ndim == 2:
@@ -202,7 +214,7 @@ def _native_kernel(problem: GemmProblem) -> Kernel:
     multiply: Callable[[Array, Array, Array | None], Array] = np.matmul
     if _shares_b(problem):
         multiply = _folding
-    if problem.deterministic:
+    if problem.reproducible is not None:
         multiply = _as_without_out(multiply)
 
     def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any) -> None:

@@ -116,7 +116,7 @@ def test_a_missing_file_of_records_is_no_success(run):
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--show", "--dtype", "float32"], "--dtype: not used by --show, which times nothing; omit it."),
-    (["--show", "--shape", 8, "--deterministic"], "--shape, --deterministic: not used by --show"),
+    (["--show", "--shape", 8, "--reproducible", "run"], "--shape, --reproducible: not used by --show"),
     (["--merge", "x", "--backend", "numpy"], "--backend: not used by --merge"),
     (["--import", "x", "--backend", "numpy", "--alpha", 2], "--alpha: not used by --import"),
 ])  # fmt: skip
@@ -131,18 +131,18 @@ def test_options_that_would_be_ignored(run, arguments, words):
 def test_a_precision_that_does_not_count_is_no_setting(run, monkeypatch, dtype):
     monkeypatch.setenv("GEMMHUB_PRECISION", "tf32")
     gemmhub.reload()
-    data = run.json("explain", 3, 4, 5, "--dtype", dtype, "--deterministic", "--json")
+    data = run.json("explain", 3, 4, 5, "--dtype", dtype, "--reproducible", "run", "--json")
     counts = dtype in ("float32", "complex64")
     assert ("precision" in data["settings"]) is counts
     assert ("precision=tf32" in data["problem"]) is counts
-    assert data["settings"]["deterministic"] == "the call"
+    assert data["settings"]["reproducible"] == "the call"
 
 
 def test_empty_variables_set_nothing(run, monkeypatch):
-    for name in ("BACKEND", "DETERMINISTIC", "DISABLE"):
+    for name in ("BACKEND", "REPRODUCIBLE", "DISABLE"):
         monkeypatch.setenv(f"GEMMHUB_{name}", "")
     gemmhub.reload()
-    assert not {"backend", "deterministic", "deny"} & set(run.json("explain", 3, 4, 5, "--json")["settings"])
+    assert not {"backend", "reproducible", "deny"} & set(run.json("explain", 3, 4, 5, "--json")["settings"])
     (run.folder / "gemmhub.toml").write_text("backend = 'numpy'\n")
     monkeypatch.delenv("GEMMHUB_CONFIG", raising=False)
     gemmhub.reload()

@@ -32,7 +32,7 @@ class Scripted(Backend):
     ``calls`` counts how often each method was called.
     """
 
-    takes = dict.fromkeys((*OPERANDS, "activation", "precision"))
+    takes = dict.fromkeys((*OPERANDS, "activation", "precision", "reproducible"))
 
     def __init__(self, name: str, layout_sensitive: bool = False, **answers: Any) -> None:
         self.name = name

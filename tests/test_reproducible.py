@@ -34,8 +34,8 @@ def ways(rng, a, b, **options):
     yield "first", first
     yield "second", gemmhub.matmul(a, b, **options)
     yield "planned", gemmhub.plan(a, b, **options)(a, b)
-    with gemmhub.use(deterministic=options.get("deterministic")):
-        rest = {name: value for name, value in options.items() if name != "deterministic"}
+    with gemmhub.use(reproducible=options.get("reproducible")):
+        rest = {name: value for name, value in options.items() if name != "reproducible"}
         for turn in ("first", "second"):
             yield f"{turn} in a context", gemmhub.matmul(a, b, **rest)
         yield "planned in a context", gemmhub.plan(a, b, **rest)(a, b)
@@ -43,7 +43,7 @@ def ways(rng, a, b, **options):
         return
     dtype = first.dtype
     targets = {"dense out": np.empty(first.shape, dtype)}
-    if options.get("deterministic"):
+    if options.get("reproducible"):
         targets["padded out"] = np.empty((*first.shape[:-1], first.shape[-1] + 3), dtype)[..., :-3]
         targets["strided out"] = relaid(rng, np.zeros(first.shape, dtype))[0]
         targets["column-major out"] = laid(rng, np.empty(first.shape, dtype), "transposed")
@@ -80,7 +80,7 @@ def test_every_form_of_a_call_returns_the_same_bits(shapes, dtype, left, right, 
     """Where determinism is not required, the bits may depend only on the strides of ``out``."""
     rng = np.random.default_rng(seed)
     a, b = (laid(rng, draw(rng, shape, dtype), how) for shape, how in zip(shapes, (left, right)))
-    options = {"deterministic": True} if deterministic else {}
+    options = {"reproducible": "run"} if deterministic else {}
     assert not differing(rng, a, b, **options)
 
 
@@ -90,7 +90,7 @@ def test_epilogues(dtype, left, right, batch, activation, seed):
     rng = np.random.default_rng(seed)
     m, n, k = rng.integers(1, 70, 3)
     a, b = laid(rng, draw(rng, (*batch, m, k), dtype), left), laid(rng, draw(rng, (k, n), dtype), right)
-    options = {"bias": draw(rng, (n,), dtype), "activation": activation, "deterministic": True}
+    options = {"bias": draw(rng, (n,), dtype), "activation": activation, "reproducible": "run"}
     gemmhub.reload()
     expected = gemmhub.matmul(a, b, **options)
     planned = gemmhub.plan(a, b, **options)
@@ -102,7 +102,7 @@ def test_epilogues(dtype, left, right, batch, activation, seed):
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_batch_that_is_folded_into_one_product(deterministic, rng):
-    options = {"deterministic": True} if deterministic else {}
+    options = {"reproducible": "run"} if deterministic else {}
     for i in range(40):
         a, b = rng.standard_normal((3, 24, 43 + i)), rng.standard_normal((26, 43 + i)).T
         assert not differing(rng, a, b, **options)
@@ -110,6 +110,6 @@ def test_a_batch_that_is_folded_into_one_product(deterministic, rng):
 
 def test_what_determinism_copies_is_listed():
     a, b, out = np.ones((8, 9)), np.ones((9, 10)), np.empty((8, 20))[:, :10]
-    (copy,) = gemmhub.explain(a, b, out=out, deterministic=True, backend="numpy")["numpy"].copies
+    (copy,) = gemmhub.explain(a, b, out=out, reproducible="run", backend="numpy")["numpy"].copies
     assert (copy.operand, copy.nbytes) == ("out", 8 * 10 * 8)
-    assert not gemmhub.explain(a, b, deterministic=True)["numpy"].copies
+    assert not gemmhub.explain(a, b, reproducible="run")["numpy"].copies

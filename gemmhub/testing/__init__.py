@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gemmhub.testing.allocations import check_allocations
 from gemmhub.testing.case import Case, taken
 from gemmhub.testing.cases import draw, matrix
-from gemmhub.testing.check import Outcome, check
+from gemmhub.testing.check import check
 from gemmhub.testing.memory import Memory, Unrepresentable
+from gemmhub.testing.results import Outcome
 
 if TYPE_CHECKING:
     from gemmhub.testing.suite import ConformanceSuite

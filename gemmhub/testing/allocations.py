@@ -26,7 +26,7 @@ _EPILOGUES: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 _LAYOUTS: tuple[dict[str, Any], ...] = (
     {"a": "col"}, {"b": "col"}, {"out": "col"}, {"a": "strided", "b": "strided", "out": "strided"},
-    {"deterministic": True, "out": "col"},
+    {"reproducible": "run", "out": "col"},
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gemmhub.backend import Backend, Offer, answer
+from gemmhub.backend import Backend, Kernel, Offer, answer
 from gemmhub.capability import Refusal
 from gemmhub.operands import OPERANDS
 from gemmhub.problem import GemmProblem
@@ -58,6 +58,24 @@ def offered(backend: Backend, problem: GemmProblem) -> Offer | Refusal:
             f"layout_sensitive is False, but offer() answers {first!r} here and {other!r} to dense operands",
         )
     return first
+
+
+def first_kernel(backend: Backend, problem: GemmProblem) -> Kernel:
+    """The kernel of the first candidate of a problem that the backend runs."""
+    offer = offered(backend, problem)
+    if isinstance(offer, Refusal):
+        raise AssertionError(f"offer() refuses what it accepted: {offer!r}")
+    return prepared(backend, problem, offer.first.name, offer.workspace)
+
+
+def prepared(backend: Backend, problem: GemmProblem, candidate: str, limit: int) -> Kernel:
+    """The kernel of a candidate that the backend offered for ``problem``."""
+    kernel = call(f"offer() accepted, but prepare(..., {candidate!r})", backend.prepare, problem, candidate, limit)
+    if not isinstance(kernel, Kernel):
+        raise AssertionError(f"prepare(..., {candidate!r}) returned {kernel!r}, not a Kernel")
+    held = kernel.workspace_bytes
+    require(0 <= held <= limit, f"candidate {candidate!r} uses {held} bytes of workspace, {limit} are allowed")
+    return kernel
 
 
 def _facts(offer: Offer) -> object:

@@ -144,7 +144,7 @@ def _axes(epilogues: tuple[str, ...], operands: tuple[str, ...]) -> dict[str, Ax
         "activation": _axis("activation", (None, *epilogues), 2),
         "operands": Axis(tuple(_others([name for name in operands if name not in ("c", "bias")])), 1),
         "precision": _axis("precision", PRECISIONS, 1),
-        "deterministic": _axis("deterministic", (False, True), 1),
+        "reproducible": _axis("reproducible", (None, "run", "batch"), 1),
         "offset": _axis("offset", (0, 1, 3, 8), 2),
         "data": _axis("data", ("normal", "wide", "nonfinite", "cancelling", "large"), 1),
         "poison": _axis("poison", ("nan", "garbage"), 1),

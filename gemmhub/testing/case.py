@@ -55,7 +55,7 @@ class Case:
     """Whether these operands have the last of the dtypes that they may have, not the first."""
     activation: str | None = None
     precision: str = "ieee"
-    deterministic: bool = False
+    reproducible: str | None = None
     offset: int = 0
     """Offset of each operand, in elements, from an address that is a multiple of 256."""
     data: str = "normal"
@@ -95,9 +95,10 @@ class Case:
 
     @property
     def parts(self) -> dict[str, str]:
-        """The parts of the problem in :attr:`gemmhub.backend.Backend.takes`: operands, activation, precision."""
+        """The parts of the problem in :attr:`gemmhub.backend.Backend.takes`: operands, activation and so on."""
         parts = {"c": self.c and "matrix", "bias": self.bias, **self.operands, "activation": self.activation}
         parts["precision"] = None if self.precision == "ieee" else self.precision
+        parts["reproducible"] = None if self.reproducible is None else "run" if self.reproducible == "run" else "batch"
         return {name: form for name, form in parts.items() if form is not None}
 
     @property

@@ -23,6 +23,15 @@ from gemmhub.testing.axes import DTYPES, MAIN_DTYPES, SHAPES, Values, axes
 from gemmhub.testing.case import Case, lacking, possible
 from gemmhub.testing.forms import forms
 
+EPILOGUES: tuple[Values, ...] = (
+    {},
+    {"alpha": 0.7, "c": "row", "beta": -1.3, "bias": "n", "activation": "relu"},
+    {"alpha": 0.7, "c": "out", "beta": -1.3, "bias": "m", "activation": "gelu"},
+    {"bias": "n", "activation": "silu"},
+    {"bias": "n", "activation": "gelu_tanh"},
+)
+"""Epilogues of the cases of rows' bits, and of :func:`draw_few_kernels`."""
+
 
 def _plain() -> Values:
     """The default values of all axes."""
@@ -39,6 +48,10 @@ def _alone() -> Iterator[Values]:
         yield {**plain, **values, "m": 17, "n": 24, "k": 40}
         # Sums that cancel reveal an accumulator narrower than promised.
         yield {**plain, **values, "m": 16, "n": 32, "k": 128, "data": "cancelling", "b": "col"}
+    forms_of_a: tuple[Values, ...] = ({}, {"m": 1}, {"batch": (3,), "a": "col"}, {"batch": (2,), "b_batch": "missing"})
+    for index, values in enumerate(DTYPES):
+        rows = {**plain, **values, "m": 21, "n": 28, "k": 66, **forms_of_a[index % 4]}
+        yield {**rows, "reproducible": "batch", "every_candidate": True}
     for index, main in enumerate(MAIN_DTYPES):
         # Every shape in the two most common dtypes, half of them in each of the others.
         for m, n, k in SHAPES if index < 2 else SHAPES[index % 2 :: 2]:
@@ -65,7 +78,12 @@ def _alone() -> Iterator[Values]:
         yield {**plain, **main, "m": 33, "n": 65, "k": 70, "threads": 4}
         for m, n, k in ((1, 64, 256), (64, 64, 64), (130, 66, 70), (16, 16, 2048)):
             yield {**plain, **main, "m": m, "n": n, "k": k, "every_candidate": True}
-        yield {**plain, **main, "m": 64, "n": 64, "k": 8192, "deterministic": True}
+        yield {**plain, **main, "m": 64, "n": 64, "k": 8192, "reproducible": "run"}
+        rows = {**plain, **main, "reproducible": "batch"}
+        yield {**rows, "m": 130, "n": 34, "k": 97, "every_candidate": True, "threads": 3}
+        yield {**rows, "m": 16, "n": 24, "k": 2048, "every_candidate": True, "b": "col"}
+        for epilogue in (EPILOGUES[1 + index % 4], EPILOGUES[1 + (index + 1) % 4]):
+            yield {**rows, "m": 37, "n": 40, "k": 64, **epilogue}
         yield {**plain, **main, "m": 16, "n": 48, "k": 32, "c": "row", "beta": 1, "c_dtype": "compute"}
         yield {**plain, **main, "m": 16, "n": 48, "k": 32, "bias": "n", "bias_dtype": "compute"}
         # Square: shapes do not reveal a bias along the wrong axis, or a transposed result.
@@ -160,8 +178,10 @@ def _with_operands() -> Iterator[Values]:
         epilogue = {"alpha": 0.7, "c": "row", "beta": -1.3, "bias": "n", "activation": "gelu"}
         yield {**square, **both, **epilogue, "batch": (3,), "b_batch": "missing"}
         yield {**square, **both, "alpha": 0, "c": "row", "beta": 1}
-        yield {**plain, **both, "m": 130, "n": 150, "k": 600, "threads": 4, "deterministic": True}
+        yield {**plain, **both, "m": 130, "n": 150, "k": 600, "threads": 4, "reproducible": "run"}
+        yield {**plain, **both, "m": 33, "n": 40, "k": 64, "bias": "n", "reproducible": "batch"}
         blocks = {"scale_a": "1x128", "scale_b": "128x128"}
+        yield {**plain, "m": 9, "n": 150, "k": 300, "operands": blocks, "c": "row", "beta": 2, "reproducible": "batch"}
         yield {**plain, "m": 40, "n": 256, "k": 256, "operands": blocks, "packed": True}
         yield {**plain, "m": 1, "n": 385, "k": 257, "operands": blocks, "b": "col", "operand_stride": 3}
         every = {**blocks, "scale_out": "tensor", "pre_activation": "matrix", "amax": "tensor"}
@@ -259,16 +279,6 @@ def _matrix(names: tuple[str, ...], operands: tuple[str, ...]) -> tuple[Case, ..
     add(_with_operands(), 5000)
     add(_results(), 9000)
     return tuple(unique.values())
-
-
-EPILOGUES: tuple[Values, ...] = (
-    {},
-    {"alpha": 0.7, "c": "row", "beta": -1.3, "bias": "n", "activation": "relu"},
-    {"alpha": 0.7, "c": "out", "beta": -1.3, "bias": "m", "activation": "gelu"},
-    {"bias": "n", "activation": "silu"},
-    {"bias": "n", "activation": "gelu_tanh"},
-)
-"""Epilogues of :func:`draw_few_kernels`."""
 
 
 def draw_few_kernels(count: int, dtype: Callable[[np.random.Generator, bool], str], aligned: float) -> Iterator[Case]:

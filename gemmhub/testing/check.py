@@ -5,45 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Barrier
 from typing import Any, TypeVar
 
 import numpy as np
 
-from gemmhub import dtypes
-from gemmhub.accuracy import Reference
 from gemmhub.backend import Backend, DirectEpilogue, Kernel, Offer
 from gemmhub.capability import Refusal
 from gemmhub.epilogues import EPILOGUES
-from gemmhub.errors import DTypeError
-from gemmhub.layout import MatrixLayout
 from gemmhub.operands import OPERANDS
-from gemmhub.problem import GemmProblem, Operand
-from gemmhub.testing import diagnose
-from gemmhub.testing.answers import call, honest, offered, require
+from gemmhub.problem import GemmProblem
+from gemmhub.testing.answers import call, first_kernel, offered, prepared, require
 from gemmhub.testing.case import Case
 from gemmhub.testing.memory import HOST, Memory
 from gemmhub.testing.operands import Operands, dense
+from gemmhub.testing.packing import check_packed
+from gemmhub.testing.results import Outcome, compare, run_once, verify
+from gemmhub.testing.rows import check_rows
 
 Array = Any
 T = TypeVar("T")
 
 _ROUNDS = 4
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a case that did not fail."""
-
-    refusal: Refusal | None = None
-    """Refusal of the backend; None where it accepted, and its result is correct."""
-    worst: float = 0.0
-    """Largest error as a fraction of its bound."""
-
-    @property
-    def accepted(self) -> bool:
-        return self.refusal is None
 
 
 def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
@@ -59,7 +43,7 @@ def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
         if isinstance(offer, Refusal):
             return Outcome(offer)
         if case.packed:
-            return _packed(backend, operands)
+            return check_packed(backend, operands)
         kernels = list(_kernels(backend, offer, case, problem))
         worst = 0.0
         for name, kernel in kernels:
@@ -78,8 +62,10 @@ def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
             worst = max(worst, _other_rows(operands, kernel, name))
         if problem.empty:
             return Outcome()
-        if case.deterministic:
-            _deterministic(backend, operands, kernels[0][1])
+        if case.reproducible:
+            _repeats(backend, operands, kernels[0][1])
+        if problem.pinned:
+            check_rows(backend, case, memory)
         if case.every_candidate and problem.plain:
             _orders(operands, offer, dict(kernels))
         if case.threads > 1:
@@ -100,26 +86,9 @@ def _kernels(backend: Backend, offer: Offer, case: Case, problem: GemmProblem) -
     """Yield the kernel of the first candidate, or of all; and that of the dense problem where layouts do not matter."""
     names = offer.names
     for name in names if case.every_candidate else names[:1]:
-        yield name, _prepare(backend, problem, name, offer.workspace)
+        yield name, prepared(backend, problem, name, offer.workspace)
     if not backend.layout_sensitive:
-        yield f"{names[0]} of dense operands", _first(backend, dense(problem))
-
-
-def _first(backend: Backend, problem: GemmProblem) -> Kernel:
-    """The kernel of the first candidate of a problem that the backend runs."""
-    offer = offered(backend, problem)
-    if isinstance(offer, Refusal):
-        raise AssertionError(f"offer() refuses what it accepted: {offer!r}")
-    return _prepare(backend, problem, offer.first.name, offer.workspace)
-
-
-def _prepare(backend: Backend, problem: GemmProblem, candidate: str, limit: int) -> Kernel:
-    kernel = call(f"offer() accepted, but prepare(..., {candidate!r})", backend.prepare, problem, candidate, limit)
-    if not isinstance(kernel, Kernel):
-        raise AssertionError(f"prepare(..., {candidate!r}) returned {kernel!r}, not a Kernel")
-    held = kernel.workspace_bytes
-    require(0 <= held <= limit, f"candidate {candidate!r} uses {held} bytes of workspace, {limit} are allowed")
-    return kernel
+        yield f"{names[0]} of dense operands", first_kernel(backend, dense(problem))
 
 
 def _orders(operands: Operands, offer: Offer, kernels: Mapping[str, Kernel]) -> None:
@@ -140,9 +109,9 @@ def _run(operands: Operands, kernel: Kernel, name: str) -> float:
     """Run twice, the second time on new values in the same memory; return the worst error/bound."""
     case = operands.case
     operands.fill(case.seed)
-    worst = _once(operands, kernel, f"candidate {name!r}")
+    worst = run_once(operands, kernel, f"candidate {name!r}")
     operands.fill(case.seed + 1)
-    return max(worst, _once(operands, kernel, f"candidate {name!r}, after operands were rewritten in place"))
+    return max(worst, run_once(operands, kernel, f"candidate {name!r}, after operands were rewritten in place"))
 
 
 def _other_sizes(operands: Operands, kernel: Kernel, name: str) -> float:
@@ -164,7 +133,7 @@ def _other_sizes(operands: Operands, kernel: Kernel, name: str) -> float:
     if kernel.direct is not None and other.problem.plain:
         with np.errstate(all="ignore"):
             result = call(f"{label}: direct()", kernel.direct, other.a.array, other.b.array, None)
-        worst = max(worst, _compare(other, np.asarray(result).reshape(other.out.shape), label))
+        worst = max(worst, compare(other, np.asarray(result).reshape(other.out.shape), label))
     return worst
 
 
@@ -184,66 +153,10 @@ def _other_rows(operands: Operands, kernel: Kernel, name: str) -> float:
     return worst
 
 
-def _once(operands: Operands, kernel: Kernel, label: str, packed: object = None) -> float:
-    """Call ``run`` once; return the worst error/bound."""
-    call(f"{label}: run()", operands.run, kernel, packed)
-    return _verify(operands, label)
-
-
-def _verify(operands: Operands, label: str) -> float:
-    """Check that a call has changed only what it writes, and check that; return the worst error/bound."""
-    for argument, placed in operands.inputs.items():
-        now = placed.read()[1]
-        require(bool(np.array_equal(now, placed.image)), f"{label}: run() changed its input {argument}")
-    results = {}
-    for argument, placed in operands.written.items():
-        results[argument], now = placed.read()
-        stray = placed.outside() & (now != placed.image)
-        if stray.any():
-            at = np.flatnonzero(stray)
-            which = "the result" if argument == "out" else argument
-            raise AssertionError(
-                f"{label}: run() wrote outside {which}: {at.size} bytes between its elements or around it, the first "
-                f"{int(at[0]) - placed.offset:+d} bytes from element [0, 0] (layout {operands.case.out!r})"
-            )
-    want = operands.expected()
-    worst = _compare(operands, results.pop("out"), label, want)
-    return max(worst, *(_compare_other(operands, name, got, label, want) for name, got in results.items()), 0.0)
-
-
-def _compare(operands: Operands, got: Array, label: str, want: Reference | None = None) -> float:
-    """The largest error/bound of the result ``got``; AssertionError where it is above 1."""
-    if not got.size:
-        return 0.0
-    want = operands.expected() if want is None else want
-    with np.errstate(all="ignore"):
-        ratio = np.broadcast_to(want.ratio(got), got.shape)
-        worst = float(np.max(ratio))
-        if not worst <= 1.0:
-            about = diagnose.describe(operands, got, ratio, operands.out.values)
-            raise AssertionError(f"{label}, data seed {operands.seed}: wrong result\n  {about}")
-    return worst
-
-
-def _compare_other(operands: Operands, name: str, got: Array, label: str, want: Reference) -> float:
-    """The largest error/bound of what a call wrote beside the result; AssertionError where it is above 1."""
-    beside = want.pre if name == "pre_activation" else want.amax
-    assert beside is not None, name
-    with np.errstate(all="ignore"):
-        ratio = np.broadcast_to(beside.ratio(got), got.shape)
-    at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-    if not ratio[at] <= 1.0:
-        raise AssertionError(
-            f"{label}, data seed {operands.seed}: wrong {name}\n  {int((ratio > 1).sum())} of {ratio.size} elements "
-            f"are off; worst at {list(map(int, at))}: got {got[at]} (error/bound {ratio[at]:.3g})"
-        )
-    return float(ratio[at])
-
-
-def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None:
+def _repeats(backend: Backend, operands: Operands, kernel: Kernel) -> None:
     """Require bitwise equal results from call to call, from kernel to kernel, and from ``direct`` without ``out``."""
     problem = operands.problem
-    again = _first(backend, problem)
+    again = first_kernel(backend, problem)
     results: list[bytes] = []
     for i, each in enumerate([kernel] * _ROUNDS + [again]):
         operands.poison(i)
@@ -252,7 +165,7 @@ def _deterministic(backend: Backend, operands: Operands, kernel: Kernel) -> None
     if kernel.direct is not None and problem.plain and operands.memory.device.type == "cpu":
         with np.errstate(all="ignore"):
             results.append(call("direct()", kernel.direct, operands.a.array, operands.b.array, None).tobytes())
-    require(len(set(results)) == 1, "deterministic=True was accepted, but the results of equal calls differ in bits")
+    require(len(set(results)) == 1, 'reproducible="run" was accepted, but the results of equal calls differ in bits')
 
 
 def _threads(operands: Operands, kernel: Kernel) -> float:
@@ -267,85 +180,12 @@ def _threads(operands: Operands, kernel: Kernel) -> float:
         barrier.wait(timeout=60.0)
         worst = 0.0
         for _ in range(_ROUNDS):
-            worst = max(worst, _once(each, kernel, f"called from {case.threads} threads at once"))
+            worst = max(worst, run_once(each, kernel, f"called from {case.threads} threads at once"))
             each.poison(each.seed)
         return worst
 
     with ThreadPoolExecutor(case.threads) as pool:
         return max(pool.map(work, sets))
-
-
-def _packed(backend: Backend, operands: Operands) -> Outcome:
-    """Check ``pack``: its copy serves any m, and each call returns a new one."""
-    case, typical = operands.case, _typical(operands.problem)
-    typical_offer = offered(backend, typical)
-    if isinstance(typical_offer, Refusal):
-        return Outcome(typical_offer)
-    operands.fill(case.seed)
-    old = operands.b.values.copy()
-    first = call("pack()", backend.pack, operands.b.array, typical)
-    if isinstance(first, Refusal):
-        honest(first, "pack()")
-        return Outcome(first)
-    require(bool(np.array_equal(operands.b.read()[1], operands.b.image)), "pack() changed b")
-    worst = 0.0
-    for m in dict.fromkeys((case.m, 1, 2 * case.m + 3)):
-        other = Operands(replace(case, m=m), operands.memory)
-        other.fill(case.seed + m, b=old)
-        outcome = _multiply_packed(backend, other, first, typical, f"packed b, m={m}")
-        if not outcome.accepted:
-            return outcome
-        worst = max(worst, outcome.worst)
-    operands.fill(case.seed + 1)  # rewrites b in place
-    new = operands.b.values.copy()
-    other = Operands(case, operands.memory)
-    other.fill(case.seed + 2, b=old)
-    label = "packed b, after the array it was made from was rewritten"
-    worst = max(worst, _multiply_packed(backend, other, first, typical, label).worst)
-    second = call("pack()", backend.pack, operands.b.array, typical)
-    other.fill(case.seed + 2, b=new)
-    label = "b packed again after it was rewritten"
-    worst = max(worst, _multiply_packed(backend, other, second, typical, label).worst)
-    return Outcome(worst=worst)
-
-
-def _typical(problem: GemmProblem) -> GemmProblem:
-    """The product that ``gemmhub.pack()`` describes to :meth:`Backend.pack`, whatever the products are that follow.
-
-    It has the natural result, no epilogue and no batch.
-    """
-    a, b = problem.a.dtype, problem.b.dtype
-    try:
-        out = dtypes.result_dtype(a, b)
-    except DTypeError:  # fp8
-        out = np.dtype(np.float32)
-
-    def dense(dtype: dtypes.DType, rows: int, cols: int) -> Operand:
-        return Operand(dtype, MatrixLayout.contiguous(rows, cols), dtype.itemsize)
-
-    right = dense(b, problem.k, problem.n)
-    if problem.device.type != "cpu":  # kernels get addresses: the problem has the strides
-        right = replace(problem.b, layout=replace(problem.b.layout, batch=(), batch_strides=()))
-    return GemmProblem(
-        m=problem.m, n=problem.n, k=problem.k, a=dense(a, problem.m, problem.k), b=right,
-        out=dense(out, problem.m, problem.n), compute_dtype=dtypes.compute_dtype(a, b, out), device=problem.device,
-    )  # fmt: skip
-
-
-def _multiply_packed(backend: Backend, operands: Operands, packed: object, typical: GemmProblem, label: str) -> Outcome:
-    """Multiply by a packed b. Only products unlike the ``typical`` one, which b was packed for, may be refused."""
-    problem = operands.problem
-    layout = MatrixLayout.contiguous(problem.k, problem.n)
-    layout = replace(layout, batch=problem.batch, batch_strides=(0,) * len(problem.batch))
-    problem = replace(problem, b=replace(problem.b, layout=layout), packed_by=backend.name)
-    offer = offered(backend, problem)
-    if isinstance(offer, Refusal):
-        result_dtypes = [(x.out.dtype, x.compute_dtype) for x in (problem, typical)]
-        like = problem.plain and result_dtypes[0] == result_dtypes[1]
-        require(not like, f"{label}: pack() returned a packed form, but offer() refuses to use it: {offer!r}")
-        return Outcome(offer)
-    kernel = _prepare(backend, problem, offer.first.name, offer.workspace)
-    return Outcome(worst=_once(operands, kernel, label, packed))
 
 
 def _direct(operands: Operands, direct: Callable[[Array, Array, Array | None], Array]) -> None:
@@ -361,14 +201,14 @@ def _direct(operands: Operands, direct: Callable[[Array, Array, Array | None], A
         require(
             result.shape == shape and result.dtype == out.dtype, f"{label} returned {returned}, not {out.dtype} {shape}"
         )
-        _compare(operands, result.reshape(out.shape), label)
+        compare(operands, result.reshape(out.shape), label)
         return result
 
     result = multiply("direct(a, b, None)", a, b, None, shape)
     shared = any(np.shares_memory(result, x) for x in (a, b, out.array))
     require(not shared, "direct(a, b, None) returned memory that is not new")
     multiply("direct(a, b, out)", a, b, out.array, shape)
-    _verify(operands, "direct(a, b, out)")
+    verify(operands, "direct(a, b, out)")
     if not case.batch:
         if case.m == 1:
             multiply("direct(vector, b, None)", a[0], b, None, shape[1:])
@@ -377,7 +217,7 @@ def _direct(operands: Operands, direct: Callable[[Array, Array, Array | None], A
         if case.m == case.n == case.k and operands.a.dtype == out.dtype:
             own = a.copy()
             multiply("direct(a, b, a)", own, b, own, shape)
-            _compare(operands, own, "direct(a, b, a), the array a itself")
+            compare(operands, own, "direct(a, b, a), the array a itself")
 
 
 def _direct_epilogue(operands: Operands, direct: DirectEpilogue) -> float:
@@ -385,16 +225,12 @@ def _direct_epilogue(operands: Operands, direct: DirectEpilogue) -> float:
     case, out, worst = operands.case, operands.out, 0.0
     if any(OPERANDS[name].written for name in operands.others):
         return worst
-    arguments: dict[str, Any] = {name: placed.array for name, placed in operands.inputs.items()}
-    if case.c == "out":
-        arguments["c"] = out.array
-    a, b = arguments.pop("a"), arguments.pop("b")
-    arguments |= {"alpha": case.alpha, "beta": case.beta}
+    a, b, arguments = operands.a.array, operands.b.array, operands.options
     for into in (out.array,) if case.c == "out" else (None, out.array):
         label = f"direct_epilogue(..., out={'None' if into is None else 'out'})"
         with np.errstate(all="ignore"):
             result = call(label, direct, a, b, into, arguments)
         as_described = (result.shape, result.dtype) == ((*case.batch, case.m, case.out_columns), out.dtype)
         require(as_described, f"{label} returned {result.dtype} of shape {result.shape}")
-        worst = max(worst, _compare(operands, result, label) if into is None else _verify(operands, label))
+        worst = max(worst, compare(operands, result, label) if into is None else verify(operands, label))
     return worst

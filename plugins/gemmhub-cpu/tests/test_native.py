@@ -81,12 +81,17 @@ def operands(rng, unit: Unit, m: int, n: int, k: int):
     if unit.pair == "float":
         kinds = [[np.float16, BF16, np.float32][i] for i in rng.integers(0, 3, 2)]
     else:
-        kinds = [BF16 if unit.pair == "bfloat16" else np.float16] * 2
+        kinds = [{"bfloat16": BF16, "float16": np.float16, "float64": np.float64}[unit.pair]] * 2
     a, b = (
         (rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 6, shape)).astype(kind)
         for shape, kind in zip(((m, k), (k, n)), kinds)
     )
-    return a, b, np.dtype(np.float32)
+    return a, b, np.dtype(np.float64 if unit.pair == "float64" else np.float32)
+
+
+def finishes(unit: Unit) -> bool:
+    """Whether the kernels have the epilogue of its sums; NumPy finishes others."""
+    return not unit.pair.startswith("int") and unit.pair != "float64"
 
 
 def laid_out(x, how: int):
@@ -103,7 +108,8 @@ def laid_out(x, how: int):
 def right(a, b, out) -> bool:
     if out.dtype.kind in "iu":
         return bool(np.array_equal(out, (a.astype(np.int64) @ b.astype(np.int64)).astype(out.dtype)))
-    model = accuracy.error_model(a.dtype, b.dtype, out.dtype, np.dtype(np.float32))
+    sums = np.dtype(np.float64 if out.dtype == np.float64 else np.float32)
+    model = accuracy.error_model(a.dtype, b.dtype, out.dtype, sums)
     return bool(accuracy.reference(a, b, model=model, out_dtype=out.dtype).ratio(out).max(initial=0) <= 1)
 
 
@@ -208,8 +214,8 @@ def test_vectors(unit, rng) -> None:
 def test_epilogues(unit, activation, rng) -> None:
     """Bias along either dimension, an addend with strides, results with and without them."""
     library, which = unit
-    if which.pair.startswith("int"):
-        pytest.skip("integers are finished by NumPy")
+    if not finishes(which):
+        pytest.skip("finished by NumPy")
     for kind in (np.dtype(np.float16), BF16, np.dtype(np.float32)):
         a, b, _ = operands(rng, which, 37, 61, 90)
         c = laid_out(rng.standard_normal((37, 61)).astype(kind), 2)
@@ -229,8 +235,8 @@ def test_epilogues(unit, activation, rng) -> None:
 def test_activations_at_their_ends(unit) -> None:
     """Arguments from the smallest to the largest numbers, of both signs, infinities and NaN."""
     library, which = unit
-    if which.pair.startswith("int"):
-        pytest.skip("integers are finished by NumPy")
+    if not finishes(which):
+        pytest.skip("finished by NumPy")
     size = np.geomspace(2.0**-126, 2.0**127, 1000, dtype=np.float32)
     x = np.concatenate([[0, np.inf, np.nan], size, [-np.inf], -size]).astype(np.float32)[np.newaxis]
     kind = BF16 if which.pair == "bfloat16" else np.dtype(np.float16)
@@ -250,7 +256,7 @@ def test_results_beyond_the_caches_are_streamed(unit, rng) -> None:
     library, which = unit
     m, n, k = 2100, 1056, 3  # more than 4 MiB, of 16 bits too
     a, b, sums = operands(rng, which, m, n, k)
-    for kind in (sums,) if which.pair.startswith("int") else (sums, np.dtype(np.float16), BF16):
+    for kind in (sums, np.dtype(np.float16), BF16) if finishes(which) else (sums,):
         for columns in (n, n - 40, n - 37):
             whole = np.full((m, n), 77, kind)
             first = int(rng.integers(n - columns + 1))
@@ -268,9 +274,9 @@ def test_results_beyond_the_caches_are_streamed(unit, rng) -> None:
 
 def test_empty_and_no_k(unit) -> None:
     library, which = unit
-    kinds = {"int8": np.int8, "bfloat16": BF16, "float": np.float16}
-    kind = kinds.get(which.pair, which.pair)
-    out = np.full((9, 50), 5, which.pair if which.exact else np.int32 if kind == np.int8 else np.float32)
+    kinds = {"int8": (np.int8, np.int32), "bfloat16": (BF16, np.float32), "float": (np.float16, np.float32)}
+    kind, sums = kinds.get(which.pair, (which.pair, "float32" if which.pair == "float16" else which.pair))
+    out = np.full((9, 50), 5, sums)
     run(library, which, np.zeros((9, 0), kind), np.zeros((0, 50), kind), out)
     assert (out == 0).all()
     run(library, which, np.zeros((0, 3), kind), np.zeros((3, 50), kind), out[:0])
@@ -323,12 +329,12 @@ def test_nan_and_infinity(unit, rng) -> None:
     a[3, 5], a[7, 0], b[2, 60] = np.nan, np.inf, -np.inf
     with np.errstate(all="ignore"):
         expected = a.astype(np.float64) @ b.astype(np.float64)
-    for kind in (np.dtype(np.float16), BF16, np.dtype(np.float32)):
+    for kind in (np.dtype(np.float16), BF16, np.dtype(np.float32)) if finishes(which) else (a.dtype,):
         out = np.zeros((20, 70), kind)
         run(library, which, a, b, out)
         unclear = ~np.isfinite(expected)
         assert np.array_equal(np.isnan(out[unclear]), np.isnan(expected[unclear]))
-        assert np.isfinite(out[~unclear].astype(np.float32)).all()
+        assert np.isfinite(out[~unclear].astype(np.float64)).all()
 
 
 @pytest.fixture
@@ -364,6 +370,10 @@ def test_the_backend_chooses_the_best_unit(monkeypatch) -> None:
     backend = CpuBackend(probe.Machine(2, native=every - {"float16 on AMX"}))
     assert backend.offer(problem(999, 999, 999, "float16")).remark("native") == "float32 on AVX-512"
     assert backend.unit(problem(64, 64, 64, "float32")) is None
+    for name, expected in (("float32", "float32 on AVX-512"), ("float64", "float64 on AVX-512")):
+        unit = backend.unit(problem(64, 64, 64, name, reproducible="batch"))
+        assert unit is not None
+        assert unit.name == expected
     masked = CpuBackend(probe.Machine(2, why_no_native="masked")).offer(problem(4096, 4096, 4096, "int8", "int32"))
     assert masked.names == ("convert",)
     assert "masked" in masked.remark("convert")
@@ -473,7 +483,8 @@ def test_sums_of_one_order_are_equal(name, dtype, rng) -> None:
     """Whatever m, n, the batch and the workspace are, and whether b was packed."""
     backend = CpuBackend(probe.Machine(2, native=frozenset({name})), by_cost=False)
     k = 1037
-    if backend.unit(problem(2, 2, 2, dtype, "float32")) is None:
+    unit = backend.unit(problem(2, 2, 2, dtype, "float32"))
+    if unit is None:
         pytest.skip(f"{name} does not take {dtype}")
     a, b = (
         rng.standard_normal(shape).astype(BF16 if dtype == "bfloat16" else dtype) for shape in ((3, 150, k), (k, 210))
@@ -486,7 +497,7 @@ def test_sums_of_one_order_are_equal(name, dtype, rng) -> None:
     ):  # fmt: skip
         asked = problem(m, n, k, dtype, "float32", batch=batch, packed_by=packed_by)
         first = backend.offer(asked).first
-        assert first.order == name
+        assert first.order == unit.order
         left = a[: batch[0], :m] if batch else a[0, :m]
         right = np.ascontiguousarray(b[:, :n])
         if packed_by:

@@ -31,7 +31,7 @@ struct Prepared {
   const void* dtypes[3];       // NumPy's, of a, b and out
   const void* none;            // Python's None: an operand that a call does not have
   int64_t a, b, out, c, bias;  // those of unit.h
-  int64_t bias_rows, activation, folds;
+  int64_t bias_rows, activation, folds, pinned;
 };
 
 const Array& array(const Prepared& p, const void* object) {
@@ -56,7 +56,7 @@ struct Range {
 };
 
 Range range_of(const Array& x, int64_t dtype) {
-  Range range = {x.data, x.data + (dtype == kInt8 ? 1 : dtype == kFloat16 || dtype == kBfloat16 ? 2 : dtype == kInt64 ? 8 : 4)};
+  Range range = {x.data, x.data + gemmhub::size_of(dtype)};
   for (int i = 0; i < x.count; ++i) {
     if (!x.sizes[i]) return {x.data, x.data};
     const int64_t reach = (x.sizes[i] - 1) * x.strides[i];
@@ -171,6 +171,7 @@ void prepare(const Prepared& p, int64_t threads, Batch* batch) {
   Call& call = batch->call;
   call = Call{};
   call.unit = p.unit;
+  call.pinned = p.pinned;
   call.threads = threads < 1 ? 1 : threads;
   call.workspace_bytes = p.workspace_bytes;
   call.alpha = 1;

@@ -117,7 +117,7 @@ struct Plan {
 
 // Whether `tasks` of `count` products shall be divided between threads, and in how much workspace each.
 bool divide(const Call& call, int64_t tasks, int64_t count, Plan* plan) {
-  const double rate = (kUnits[call.unit]->word == Word::kFloat32 ? 1 : 4) * 5e5;  // multiplications worth a thread
+  const double rate = worth_a_thread(*kUnits[call.unit]);
   const double all = static_cast<double>(call.m) * call.n * call.k * count;
   const int64_t threads = allowed(min(min(call.threads, tasks), static_cast<int64_t>(all / rate)));
   if (tasks < 2 * threads && all / tasks > rate) return false;
@@ -133,7 +133,7 @@ Plan planned(const Batch& batch) {
   Plan plan;
   const Call& call = batch.call;
   const int64_t count = products_of(batch);
-  if (count > 1 && !call.packed && call.m > 1 && call.n > 1) {  // a vector's product reads b as it lies
+  if (count > 1 && !call.packed && call.m > 1 && call.n > 1) {  // a vector's product mostly reads b as it lies
     const int64_t groups = products_of(along(batch, true)), packed = round_up(gemmhub_cpu_packed_bytes(&call), 64);
     if (groups < count && packed <= call.workspace_bytes / 2) {
       Batch inner = along(batch, false);

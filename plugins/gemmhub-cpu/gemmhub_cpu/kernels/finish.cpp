@@ -34,13 +34,13 @@ bool has_avx512() {
 
 bool gemmhub::streamed(const Call& call) {
   const Matrix& out = call.out;
-  const int64_t size = out.dtype == kFloat16 || out.dtype == kBfloat16 ? 2 : 4;
+  const int64_t size = size_of(out.dtype);
   return call.m * call.n * size > kStreamedBytes && out.column_stride == size && out.row_stride % 64 == 0 && out.data % size == 0;
 }
 
 void gemmhub::finish(const Call& call, const float* sums, int64_t stride, int64_t row, int64_t rows, int64_t column,
                      int64_t columns) {
-  if (call.out.dtype == kInt64)
+  if (call.out.dtype == kInt64 || call.out.dtype == kFloat64)
     return copy_rows(call, reinterpret_cast<const char*>(sums), stride, row, rows, column, columns);
 #ifdef __x86_64__
   if (has_avx512()) return finish_by_16(call, sums, stride, row, rows, column, columns);

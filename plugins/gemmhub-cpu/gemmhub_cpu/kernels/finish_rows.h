@@ -11,8 +11,6 @@ namespace {
 
 using namespace gemmhub;
 
-constexpr int64_t size_of(int64_t dtype) { return dtype == kFloat32 ? 4 : 2; }
-
 // `count` elements, at most kLanes, `stride` bytes apart.
 template <int64_t kDtype>
 inline Floats elements(const char* at, int64_t stride, int64_t count) {

@@ -27,7 +27,9 @@ constexpr int64_t kSlack = 512;  // bytes of a workspace for alignment
 
 int64_t words_of(const Unit& unit, int64_t k) { return round_up(round_up(k * element_bytes(unit.word), 4) / 4, unit.step); }
 
-int64_t sum_bytes(const Unit& unit) { return unit.word == Word::kInt64Half ? 8 : 4; }
+int64_t sum_bytes(const Unit& unit) {
+  return unit.word == Word::kInt64Half || unit.word == Word::kFloat64Half ? 8 : 4;
+}
 
 // Bytes of a packed b (k, n).
 int64_t packed_bytes(const Unit& unit, int64_t n, int64_t k) { return 4 * round_up(n, unit.columns) * words_of(unit, k); }
@@ -52,7 +54,8 @@ struct Product {
 };
 
 bool sums_in_place(const Call& call) {
-  const int64_t size = call.out.dtype == kInt64 ? 8 : call.out.dtype == kInt32 || call.out.dtype == kFloat32 ? 4 : 0;
+  const int64_t size = call.out.dtype == kInt64 || call.out.dtype == kFloat64 ? 8
+                       : call.out.dtype == kInt32 || call.out.dtype == kFloat32 ? 4 : 0;
   return size && call.out.column_stride == size && call.out.row_stride % size == 0 && call.alpha == 1 && !call.c.data &&
          !call.bias && !call.activation;
 }
@@ -61,7 +64,7 @@ bool sums_in_place(const Call& call) {
 // the rows of a result come from memory, and where the result is streamed.
 bool sums_apart(const Product& p) {
   const bool fast = p.unit->a_order == Order::kBlocks, once = p.words <= p.unit->depth;
-  return p.call->out.dtype != kInt64 && ((fast && !once) || ((fast || once) && streamed(*p.call)));
+  return sum_bytes(*p.unit) == 4 && ((fast && !once) || ((fast || once) && streamed(*p.call)));
 }
 
 // Whether the unit reads rows of a as they lie: where one block has all of k, and lines of few rows share a set of the L1 cache.
@@ -218,12 +221,11 @@ void tile_task(void* context, int64_t task, int64_t thread) {
 
 // Threads worth waking for so many multiplications.
 int64_t threads_for(const Product& p, double multiplications) {
-  const double rate = p.unit->word == Word::kFloat32 ? 1 : 4;
-  return allowed(min(p.call->threads, static_cast<int64_t>(multiplications / (rate * 5e5))));
+  return allowed(min(p.call->threads, static_cast<int64_t>(multiplications / worth_a_thread(*p.unit))));
 }
 
 // Multiplies the current band and block: by smaller tiles where they would be too few for all threads to end at about the
-// same time.
+// same time, and by tiles of about as many rows each: one of few rows reads as much of b as another.
 void share_tiles(Product* p, int64_t threads) {
   const int64_t rows = p->tile_rows, columns = p->tile_columns;
   const auto tiles = [p] {
@@ -231,6 +233,8 @@ void share_tiles(Product* p, int64_t threads) {
   };
   while (!p->fused && p->tile_rows > 32 && tiles() < 4 * threads) p->tile_rows /= 2;
   while (p->tile_columns / 2 % p->unit->columns == 0 && tiles() < threads) p->tile_columns /= 2;
+  const int64_t down = round_up(p->rows, p->tile_rows) / p->tile_rows;
+  p->tile_rows = round_up((p->rows + down - 1) / down, p->unit->rows);
   share(tile_task, p, tiles(), threads);
   p->tile_rows = rows;
   p->tile_columns = columns;

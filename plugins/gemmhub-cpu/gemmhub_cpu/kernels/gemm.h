@@ -21,6 +21,7 @@ struct Call {
   Matrix out, c;   // c.data is 0 without an addend
   int64_t bias, bias_row_stride, bias_column_stride;  // float32, or 0
   int64_t activation;
+  int64_t pinned;  // whether a row has the same bits for every m
   int64_t workspace, workspace_bytes;
   double alpha, beta;
 };
@@ -46,7 +47,8 @@ void finish(const Call& call, const float* sums, int64_t stride, int64_t row, in
 void end_finishing();
 
 // A product of one row or column, where the matrix is contiguous along one of its dimensions: it is read once, and not
-// packed. False where the product is not one, or the workspace is too small.
+// packed. False where the product is not one, or is pinned on a unit that adds in another order than a chain, or the workspace
+// is too small.
 bool multiply_vector(const Call& call);
 
 // A product of few rows by a b that is contiguous along k, which is read once, and not packed. False where the unit has no

@@ -257,6 +257,24 @@ void pack_int64(const Panel& panel, const Source& source, int64_t lanes, int64_t
   }
 }
 
+// Elements of 8 bytes as they are. Rows that are contiguous along the lanes are rows of twice as many words.
+void pack_float64(const Panel& panel, const Source& source, int64_t lanes, int64_t k, int64_t words, uint32_t* to) {
+  if (source.lane_stride == 8) {
+    return pack_from<Widened<kFloat32>>({panel.word, 2 * panel.lanes, panel.order, false},
+                                        {source.data, source.k_stride, 4, kFloat32}, 2 * lanes, k, words / 2, to);
+  }
+  constexpr int64_t kLine = 8;  // elements along k of a lane, before the next one
+  for (int64_t first = 0; first < lanes; first += panel.lanes, to += words * panel.lanes) {
+    const int64_t some = min(panel.lanes, lanes - first);
+    if (some < panel.lanes) std::memset(to, 0, 4 * words * panel.lanes);
+    const char* const from = source.data + first * source.lane_stride;
+    for (int64_t start = 0; start < words / 2; start += kLine)
+      for (int64_t lane = 0; lane < some; ++lane)
+        for (int64_t q = start; q < min(start + kLine, words / 2); ++q)
+          std::memcpy(to + 2 * (q * panel.lanes + lane), from + lane * source.lane_stride + q * source.k_stride, 8);
+  }
+}
+
 }  // namespace
 
 void gemmhub::pack(const Panel& panel, const Source& source, int64_t lanes, int64_t k, int64_t words, uint32_t* to) {
@@ -267,6 +285,7 @@ void gemmhub::pack(const Panel& panel, const Source& source, int64_t lanes, int6
   if (panel.word == Word::kFloat16x2 || panel.word == Word::kBfloat16x2)
     return pack_from<Halves>(panel, source, lanes, k, words, to);
   if (panel.word == Word::kInt64Half) return pack_int64(panel, source, lanes, k, words, to);
+  if (panel.word == Word::kFloat64Half) return pack_float64(panel, source, lanes, k, words, to);
   if (source.dtype == kFloat16) return pack_from<Widened<kFloat16>>(panel, source, lanes, k, words, to);
   if (source.dtype == kBfloat16) return pack_from<Widened<kBfloat16>>(panel, source, lanes, k, words, to);
   pack_from<Widened<kFloat32>>(panel, source, lanes, k, words, to);  // int32, too: its bits are copied

@@ -14,14 +14,15 @@ struct Source {
 
 struct Panel {
   Word word;
-  int64_t lanes;  // of a micro-panel: a multiple of 4
+  int64_t lanes;  // of a micro-panel: a multiple of 4 words
   Order order;
   bool plus_128;
 };
 
-// Bytes of an element in its packed form: a word holds 4 of them, of which an int64 takes two words.
+// Bytes of an element in its packed form: a word holds 4 of them, of which an int64 or a float64 takes two words.
 constexpr int64_t element_bytes(Word word) {
-  return word == Word::kInt8x4 ? 1 : word == Word::kInt64Half ? 8 : word == Word::kFloat32 || word == Word::kInt32 ? 4 : 2;
+  return word == Word::kInt8x4 ? 1 : word == Word::kInt64Half || word == Word::kFloat64Half ? 8
+         : word == Word::kFloat32 || word == Word::kInt32 ? 4 : 2;
 }
 
 // Lanes [0, lanes) and `k` elements along k of `source` into `to`, `words` deep; what is beyond is 0 (128 with plus_128).

@@ -5,7 +5,7 @@
 // It loads the library, multiplies random operands on each unit in turn, compares the results with sums in float64 or
 // integers, and writes a line for each unit: its number, and "right", "wrong" or "refused" (the system refuses the
 // registers of AMX). A fault or a hang ends the process after the lines of the units before. PAIR is "int8", "int32",
-// "int64", "bfloat16", "float16" or "float". It exits with 2 where the library cannot be loaded.
+// "int64", "bfloat16", "float16", "float" or "float64". It exits with 2 where the library cannot be loaded.
 #include <dlfcn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -41,12 +41,8 @@ uint32_t random_bits() {  // splitmix64, by Steele, Lea and Flood
   return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
 }
 
-int64_t size_of(int64_t dtype) {
-  return dtype == kInt8 ? 1 : dtype == kFloat16 || dtype == kBfloat16 ? 2 : dtype == kInt64 ? 8 : 4;
-}
-
 // Bits of the fraction of a floating-point dtype.
-int fraction_bits(int64_t dtype) { return dtype == kFloat16 ? 10 : dtype == kBfloat16 ? 7 : 23; }
+int fraction_bits(int64_t dtype) { return dtype == kFloat16 ? 10 : dtype == kBfloat16 ? 7 : dtype == kFloat64 ? 52 : 23; }
 
 // Writes a random element, all bits of whose fraction may be set, and returns its value.
 double draw(char* at, int64_t dtype) {
@@ -56,6 +52,12 @@ double draw(char* at, int64_t dtype) {
     return static_cast<int8_t>(bits);
   }
   const int wide = fraction_bits(dtype), exponent = static_cast<int>(bits >> 24 & 7) - 5;
+  if (dtype == kFloat64) {
+    const double fraction = std::ldexp(random_bits(), -32) + std::ldexp(random_bits() >> 12, -52);
+    const double value = std::ldexp(1 + fraction, exponent) * (bits >> 31 ? -1 : 1);
+    std::memcpy(at, &value, 8);
+    return value;
+  }
   const uint32_t fraction = random_bits() & ((1u << wide) - 1), sign = bits >> 31;
   const uint32_t bias = dtype == kFloat16 ? 15 : 127, width = dtype == kFloat16 ? 5 : 8;
   const uint32_t word = sign << (wide + width) | (exponent + bias) << wide | fraction;
@@ -67,6 +69,11 @@ double value_of(const char* at, int64_t dtype) {
   if (dtype == kInt32) {
     int32_t value;
     std::memcpy(&value, at, 4);
+    return value;
+  }
+  if (dtype == kFloat64) {
+    double value;
+    std::memcpy(&value, at, 8);
     return value;
   }
   uint32_t word = 0;
@@ -108,7 +115,8 @@ struct Sizes {
   int64_t m, n, k;
 };
 
-// A product, its b packed in the call or before it, with everything that finish() does where `epilogue` is set.
+// A product, its b packed in the call or before it, with everything that finish() does and the order of a pinned one where
+// `epilogue` is set: a vector is then summed otherwise.
 bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_dtype, bool packed, bool epilogue) {
   const bool by_columns = packed || s.k % 64 == 0;  // whole lines: few rows are multiplied by b where it lies
   const Operand a(s.m, s.k, a_dtype, false), b(s.k, s.n, b_dtype, by_columns), c(s.m, s.n, epilogue ? out_dtype : kFloat16, false);
@@ -131,6 +139,7 @@ bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_
     call.activation = kRelu;
     call.alpha = 0.5;
     call.beta = -0.25;
+    call.pinned = 1;
   }
   if (packed) {
     call.packed = reinterpret_cast<int64_t>(std::malloc(packed_bytes(&call)));
@@ -155,7 +164,7 @@ bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_
           sizes[j] = call.alpha * sizes[j] + std::fabs(addend);
           exact = std::fmax(0, call.alpha * exact + addend);
         }
-        bound = std::ldexp((s.k + 4) * sizes[j], -23) + std::ldexp(std::fabs(exact), -fraction_bits(out_dtype));
+        bound = std::ldexp((s.k + 4) * sizes[j], out_dtype == kFloat64 ? -52 : -23) + std::ldexp(std::fabs(exact), -fraction_bits(out_dtype));
       }
       fine = fine && std::fabs(got - exact) <= bound;
     }
@@ -221,13 +230,21 @@ bool right(int64_t unit, const char* pair) {
       for (int packed = 0; packed < 2; ++packed) fine = fine && right_exactly(unit, sizes, exact, packed);
     return fine;
   }
+  if (!std::strcmp(pair, "float64")) {
+    for (const Sizes& sizes : kSizes)
+      for (int packed = sizes.k > 1000; packed < 2; ++packed)  // one long product takes long enough
+        fine = fine && right(unit, sizes, kFloat64, kFloat64, kFloat64, packed, false);
+    return fine;
+  }
   const int64_t dtype = std::strcmp(pair, "bfloat16") ? kFloat16 : kBfloat16;
   for (const Sizes& sizes : kSizes)
     for (int packed = 0; packed < 2; ++packed) {
       fine = fine && right(unit, sizes, dtype, dtype, kFloat32, packed, false);
       if (sizes.k > 1000) continue;  // one long product takes long enough
       fine = fine && right(unit, sizes, dtype, dtype, dtype, packed, true);
-      if (!std::strcmp(pair, "float")) fine = fine && right(unit, sizes, kBfloat16, kFloat32, kBfloat16, packed, true);
+      if (std::strcmp(pair, "float")) continue;
+      fine = fine && (packed ? right(unit, sizes, kBfloat16, kFloat32, kBfloat16, packed, true)
+                             : right(unit, sizes, kFloat32, kFloat32, kFloat32, packed, false));
     }
   return fine;
 }

@@ -46,9 +46,9 @@ void multiply_mmla(const uint32_t* a, const uint32_t* b, int64_t words, const in
   float* at = static_cast<float*>(out);
 #define STORE_ROW(row, half, i)                                                               \
   if (row < rows) {                                                                           \
-    store_row(half(u##i, v##i), at + row * stride, columns, first);                           \
-    store_row(half(w##i, x##i), at + row * stride + 4, columns - 4, first);                   \
-    store_row(half(y##i, z##i), at + row * stride + 8, columns - 8, first);                   \
+    add_to_row(half(u##i, v##i), at + row * stride, columns, first);                           \
+    add_to_row(half(w##i, x##i), at + row * stride + 4, columns - 4, first);                   \
+    add_to_row(half(y##i, z##i), at + row * stride + 8, columns - 8, first);                   \
   }
 #define STORE(i) STORE_ROW(2 * i, with_low_halves, i) STORE_ROW((2 * i + 1), with_high_halves, i)
   EACH_PAIR(STORE)

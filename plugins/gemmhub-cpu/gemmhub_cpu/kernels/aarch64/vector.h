@@ -28,6 +28,7 @@ inline Words zeros() { return {vdupq_n_u32(0), vdupq_n_u32(0)}; }
 inline uint16x8_t load_16(const void* from) { return vreinterpretq_u16_u8(vld1q_u8(static_cast<const uint8_t*>(from))); }
 
 inline Words bits(Floats v) { return {vreinterpretq_u32_f32(v.low), vreinterpretq_u32_f32(v.high)}; }
+inline Floats floats(Words v) { return {vreinterpretq_f32_u32(v.low), vreinterpretq_f32_u32(v.high)}; }
 inline Floats spread(float value) { return {vdupq_n_f32(value), vdupq_n_f32(value)}; }
 inline Floats times(Floats x, Floats y) { return {vmulq_f32(x.low, y.low), vmulq_f32(x.high, y.high)}; }
 inline Floats plus(Floats x, Floats y) { return {vaddq_f32(x.low, y.low), vaddq_f32(x.high, y.high)}; }
@@ -62,6 +63,23 @@ inline Words product(Words x, Words y) { return {vmulq_u32(x.low, y.low), vmulq_
 inline Words bits_of(int32_t value) {  // 8 times
   const uint32x4_t four = vdupq_n_u32(static_cast<uint32_t>(value));
   return {four, four};
+}
+
+// Eight float64, for vectors.
+struct Doubles {
+  float64x2_t pairs[4];
+};
+inline Doubles wide_doubles(const void* from) {
+  const double* const at = static_cast<const double*>(from);
+  return {{vld1q_f64(at), vld1q_f64(at + 2), vld1q_f64(at + 4), vld1q_f64(at + 6)}};
+}
+inline void store(double* to, const Doubles& v) {
+  for (int i = 0; i < 4; ++i) vst1q_f64(to + 2 * i, v.pairs[i]);
+}
+inline Doubles fused(const Doubles& sum, const Doubles& x, double y) {
+  Doubles result;
+  for (int i = 0; i < 4; ++i) result.pairs[i] = vfmaq_n_f64(sum.pairs[i], x.pairs[i], y);
+  return result;
 }
 
 // Sums of int8 by int16, for vectors: of 16 contiguous products, and of two rows of 8 contiguous columns.

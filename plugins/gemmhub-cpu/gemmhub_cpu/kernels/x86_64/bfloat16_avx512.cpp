@@ -5,11 +5,11 @@
 
 namespace {
 struct Product : Floats {
-  static inline __attribute__((always_inline)) Vector add(Vector sum, __m512i b, __m512i a) {
+  static inline __attribute__((always_inline)) Vector add(Vector sum, Vector b, Vector a) {  // words are copied whatever they hold
     return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)a);
   }
 };
 }  // namespace
 
 const gemmhub::Unit gemmhub::kBfloat16Avx512 = {Word::kBfloat16x2, 8, 48, 1, 192, Order::kWords, Order::kWords,
-    nullptr, multiply_8x48<Product>, nullptr, nullptr};
+    nullptr, multiply_8_rows<Product>, nullptr, nullptr};

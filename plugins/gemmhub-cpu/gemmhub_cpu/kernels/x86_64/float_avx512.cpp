@@ -1,14 +1,14 @@
-// float32 by AVX-512: for 16-bit operands, which packing converts.
+// float32 by AVX-512, one chain along k; packing converts 16-bit operands.
 #pragma GCC target("avx512f,avx512bw,avx512vl")
 #include "tile_8x48.h"
 
 namespace {
 struct Product : Floats {
-  static inline __attribute__((always_inline)) Vector add(Vector sum, __m512i b, __m512i a) {
-    return _mm512_fmadd_ps(_mm512_castsi512_ps(b), _mm512_castsi512_ps(a), sum);
+  static inline __attribute__((always_inline)) Vector add(Vector sum, Vector b, Vector a) {
+    return _mm512_fmadd_ps(b, a, sum);
   }
 };
 }  // namespace
 
 const gemmhub::Unit gemmhub::kFloatAvx512 = {Word::kFloat32, 8, 48, 1, 192, Order::kWords, Order::kWords,
-    nullptr, multiply_8x48<Product>, nullptr, nullptr};
+    nullptr, multiply_8_rows<Product>, nullptr, nullptr};

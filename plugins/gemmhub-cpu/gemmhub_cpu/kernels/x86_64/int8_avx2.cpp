@@ -12,4 +12,4 @@ struct Product : Integers {
 }  // namespace
 
 const gemmhub::Unit gemmhub::kInt8Avx2 = {Word::kInt16x2, 4, 24, 1, 256, Order::kWords, Order::kWords,
-    nullptr, multiply_4x24<Product>, nullptr, nullptr};
+    nullptr, multiply_4_rows<Product>, nullptr, nullptr};

@@ -25,4 +25,4 @@ void starts(const uint32_t* packed_a, int64_t words, int32_t* start) {
 }  // namespace
 
 const gemmhub::Unit gemmhub::kInt8AvxVnni = {Word::kInt8x4, 4, 24, 1, 256, Order::kWords, Order::kWords,
-    starts, multiply_4x24<Product>, nullptr, nullptr};
+    starts, multiply_4_rows<Product>, nullptr, nullptr};

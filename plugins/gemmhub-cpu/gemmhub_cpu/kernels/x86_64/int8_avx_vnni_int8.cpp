@@ -11,4 +11,4 @@ struct Product : Integers {
 }  // namespace
 
 const gemmhub::Unit gemmhub::kInt8AvxVnniInt8 = {Word::kInt8x4, 4, 24, 1, 256, Order::kWords, Order::kWords,
-    nullptr, multiply_4x24<Product>, nullptr, nullptr};
+    nullptr, multiply_4_rows<Product>, nullptr, nullptr};

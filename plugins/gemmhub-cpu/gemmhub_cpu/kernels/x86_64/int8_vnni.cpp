@@ -23,4 +23,4 @@ void starts(const uint32_t* packed_a, int64_t words, int32_t* start) {
 }  // namespace
 
 const gemmhub::Unit gemmhub::kInt8Vnni = {Word::kInt8x4, 8, 48, 1, 192, Order::kWords, Order::kWords,
-    starts, multiply_8x48<Product>, nullptr, nullptr};
+    starts, multiply_8_rows<Product>, nullptr, nullptr};

@@ -8,7 +8,7 @@
 const gemmhub::Unit* const gemmhub::kUnits[] = {&kInt8Vnni,    &kInt8Avx2,    &kInt8Amx,  &kBfloat16Avx512,
                                                 &kBfloat16Amx, &kFloatAvx512, &kFloatAvx2,
                                                 &kInt32Avx2,   &kInt64Avx2,   &kInt8AvxVnni,
-                                                &kInt8AvxVnniInt8, &kFloat16Amx};
+                                                &kInt8AvxVnniInt8, &kFloat16Amx, &kFloat64Avx512, &kFloat64Avx2};
 
 extern "C" {
 

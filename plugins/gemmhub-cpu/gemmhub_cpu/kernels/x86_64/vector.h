@@ -21,6 +21,7 @@ inline __m128i load_8(const void* from) { return _mm_loadl_epi64(static_cast<con
 inline Words joined(__m128i low, __m128i high) { return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1); }
 
 inline Words bits(Floats v) { return _mm256_castps_si256(v); }
+inline Floats floats(Words v) { return _mm256_castsi256_ps(v); }
 inline Floats spread(float value) { return _mm256_set1_ps(value); }
 inline Floats times(Floats x, Floats y) { return _mm256_mul_ps(x, y); }
 inline Floats plus(Floats x, Floats y) { return _mm256_add_ps(x, y); }
@@ -42,6 +43,20 @@ inline Floats fused(Floats sum, Floats x, Floats y) { return _mm256_fmadd_ps(x, 
 inline Words added(Words x, Words y) { return _mm256_add_epi32(x, y); }
 inline Words product(Words x, Words y) { return _mm256_mullo_epi32(x, y); }
 inline Words bits_of(int32_t value) { return _mm256_set1_epi32(value); }  // 8 times
+
+// Eight float64, for vectors.
+struct Doubles {
+  __m256d low, high;
+};
+inline Doubles wide_doubles(const void* from) {
+  const double* const at = static_cast<const double*>(from);
+  return {_mm256_loadu_pd(at), _mm256_loadu_pd(at + 4)};
+}
+inline void store(double* to, Doubles v) { _mm256_storeu_pd(to, v.low), _mm256_storeu_pd(to + 4, v.high); }
+inline Doubles fused(Doubles sum, Doubles x, double y) {
+  const __m256d all = _mm256_set1_pd(y);
+  return {_mm256_fmadd_pd(x.low, all, sum.low), _mm256_fmadd_pd(x.high, all, sum.high)};
+}
 
 // Sums of int8 by int16, for vectors: of 16 contiguous products, and of two rows of 8 contiguous columns.
 inline Words fused_along_k(Words sum, const void* from, const int16_t* x) {

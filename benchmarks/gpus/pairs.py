@@ -41,7 +41,7 @@ def one(on: Rig, x: Any, y: Any, rows: Any, reference: Any, what: str) -> None:
     with torch.no_grad():
         found = on.timed(runs)
         result = rig.whole(gemmhub.matmul(x, y))
-        first, second = (gemmhub.matmul(x, y, deterministic=True).to_local() for _ in range(2))
+        first, second = (gemmhub.matmul(x, y, reproducible="run").to_local() for _ in range(2))
     on.report(
         "pairs", what, **found, predicted=on.predicted(decision), estimate=decision.split.seconds,
         received=decision.split.received, splits=".".join(map(str, decision.split.axes)) or "nothing",

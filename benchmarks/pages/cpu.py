@@ -1,4 +1,4 @@
-"""The table and the figure of docs/cpu.md.
+"""The tables and the figure of docs/cpu.md.
 
 python -m benchmarks.pages.cpu         # writes docs/figures/cpu.svg
 """
@@ -46,6 +46,17 @@ def classes() -> list[str]:
             line += [_text(mean), _text(low), str(count), _text(sgemm.get(name))]
         body.append(line)
     return tables.rows(head, body)
+
+
+def reproducible() -> list[str]:
+    """Return a row for each dtype and number of threads: NumPy's time over that of products with pinned bits."""
+    body = []
+    for path in sorted((results.FOLDER / "cpu").glob("reproducible_*.json")):
+        file = results.load(path)
+        for dtype in ("float32", "float64"):
+            ratios = [row["ratio"] for row in file["rows"] if row["dtype"] == dtype]
+            body.append((dtype, file["threads"], _text(geometric_mean(ratios)), _text(min(ratios)), len(ratios)))
+    return tables.rows(("dtype", "threads", "mean", "lowest", "products"), body)
 
 
 def _text(ratio: float | None) -> str:

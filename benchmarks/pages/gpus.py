@@ -139,7 +139,7 @@ def pairs(found: list[dict[str, Any]]) -> list[str]:
     return [
         *rows(head, body),
         f"Largest error over its bound: {worst:.3g}. Products whose bits differ from run to run with "
-        f"`deterministic=True`: {different} of {len(found)}.", "",
+        f'`reproducible="run"`: {different} of {len(found)}.', "",
     ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from gemmhub_nvidia.driver import Driver
 from gemmhub.backend import Offer
 from gemmhub.capability import Absent, Device, Ready
 from gemmhub.kit import install
-from gemmhub.testing.check import honest
+from gemmhub.testing.answers import honest
 
 
 def absent(home, open_driver=None, open_library=None):

@@ -15,7 +15,7 @@ from gemmhub.kit.corrections import NOTE, UNMEASURED
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
 from gemmhub.problem import GemmProblem
 from gemmhub_cuda import probe
-from gemmhub_cuda.candidate import Choice, named
+from gemmhub_cuda.candidate import BATCH_ORDERS, Choice, named
 from gemmhub_cuda.cost import corrections, model, wave_model
 from gemmhub_cuda.launch import Launch
 from gemmhub_cuda.lower import check_types, lowered
@@ -38,7 +38,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
 
     name = "cuda"
     by_bucket = True
-    takes: ClassVar = {**BASIC, "activation": frozenset(ACTIVATIONS)}
+    takes: ClassVar = {**BASIC, "activation": frozenset(ACTIVATIONS), "reproducible": frozenset({"run", "batch"})}
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class CudaBackend(MachineBackend[probe.Machine]):
     def offer(self, problem: GemmProblem) -> Offer | Refusal:
         """Return the fastest candidates, the fastest first, or the reason why no kernel runs ``problem``.
 
-        One of the candidates needs no workspace if any does not.
+        One of the candidates needs no workspace if any does not. Of a pinned problem only candidates of its order are
+        ranked: tiles, storage orders and the swap of operands change nothing of the order in which a shape adds.
         """
         refusal = self._refusal(problem)
         if refusal is not None:
@@ -77,11 +78,14 @@ class CudaBackend(MachineBackend[probe.Machine]):
         if isinstance(lowering, Refusal):
             return lowering
         correction = corrections.find(lowering, card)
-        timed = corrections.ranked(lowering, card, WORKSPACE, correction)[:_PROPOSED]
+        order = _pinned_order(problem)
+        timed = corrections.ranked(lowering, card, WORKSPACE, correction, order)[:_PROPOSED]
+        if not timed and order is not None:
+            return Refusal(f"no kernel adds in the order {order!r} in {WORKSPACE} bytes of workspace", _ASK_FOR_BATCH)
         if not timed:
             return Refusal("the result has too many tiles for one launch", "multiply in parts")
         if all(choice.workspace_bytes for _, choice in timed):
-            unsplit = corrections.ranked(lowering, card, 0, correction)
+            unsplit = corrections.ranked(lowering, card, 0, correction, order)
             timed[_PROPOSED - 1 :] = unsplit[:1] or timed[_PROPOSED - 1 :]
         measured = model.measured(timed[0][1], card) or correction is not None
         factor = MARGIN * (1.0 if measured else UNMEASURED)
@@ -111,6 +115,9 @@ class CudaBackend(MachineBackend[probe.Machine]):
         choice = named(lowering, candidate)
         if choice is None:
             return Refusal(f"there is no kernel called {candidate}", "name another candidate")
+        order = _pinned_order(problem)
+        if order not in (None, choice.order):
+            return Refusal(f"{candidate} does not add in the order {order!r}", "name another candidate")
         why = choice.refusal(card, workspace_limit)
         if why is not None:
             fits = choice.refusal(card, choice.workspace_bytes) is None
@@ -136,6 +143,16 @@ class CudaBackend(MachineBackend[probe.Machine]):
                 image = nvrtc.cubin(self.machine.compiler, sources.source(variant, gpu.capability))
                 self._functions[key] = gpu.function(image, sources.KERNEL, variant.shared_bytes)
             return self._functions[key]
+
+
+_ASK_FOR_BATCH = 'ask for reproducible="batch"'
+
+
+def _pinned_order(problem: GemmProblem) -> str | None:
+    """Return the order of the candidates of a pinned problem; None of others."""
+    if not problem.pinned:
+        return None
+    return BATCH_ORDERS[problem.a.dtype.name] if problem.reproducible == "batch" else problem.reproducible
 
 
 def _words(choice: Choice) -> str:

@@ -123,10 +123,23 @@ class Choice:
         return no_grid or self.variant.refusal(card.shared_per_block)
 
 
-def proposed(lowering: Lowering, card: Card, workspace: int) -> Iterator[Choice]:
-    """Yield the choices that may be fastest: every shape that suits the product, with several numbers of splits."""
+BATCH_ORDERS = {"float32": "fma.r8", "float16": "mma.k16.r64", "bfloat16": "mma.k16.r64", "int8": "exact"}
+"""The order of pinned products that name none, by dtype: that of the fastest shapes for 1024 x 1024 x 1024."""
+
+
+def proposed(lowering: Lowering, card: Card, workspace: int, order: str | None = None) -> Iterator[Choice]:
+    """Yield the choices that may be fastest: every shape that suits the product, with several numbers of splits.
+
+    ``order``: that of a pinned problem (:attr:`Choice.order`), which all choices have; None where they may have any.
+    """
     for shape in _shapes(lowering):
-        yield from _splits(lowering, shape, card, workspace)
+        if order is None:
+            yield from _splits(lowering, shape, card, workspace)
+            continue
+        parts = order.partition("/s")[2]
+        choice = Choice(lowering, shape, int(parts) if parts.isdecimal() else 1)
+        if choice.order == order and choice.refusal(card, workspace) is None:
+            yield choice
 
 
 def _shapes(lowering: Lowering) -> tuple[Shape, ...]:

@@ -35,7 +35,7 @@ class TestEmulated(ConformanceSuite):
         Case(40, 56, 33, a="col", b="row_padded"),
         Case(0, 5, 7),
         Case(5, 7, 0, c="row", beta=-1.3, bias="m"),
-        Case(16, 32, 2048, data="cancelling", deterministic=True),
+        Case(16, 32, 2048, data="cancelling", reproducible="run"),
         Case(72, 64, 96, data="nonfinite"),
         Case(63, 64, 64, alpha=0.7, c="out", beta=-1.3, bias="n", activation="silu"),
         Case(24, 16, 64, batch=(2, 3), a_batch="outer", bias="n", activation="relu", data="nonfinite"),

@@ -55,8 +55,8 @@ MUTATIONS = {
     "warps in the wrong order": (PLAIN, "sgemm.cu", "warp % (TILE_N / WARP_N)", "warp / (TILE_N / WARP_N)"),
     "runs next to each other": (PLAIN, "sgemm.cu", "i * LANES_M * 4 + r,", "i * 4 + r,"),
     # The epilogue.
-    "alpha after the addend": (FULL, "epilogue.cuh", "v[i] += p.beta *", "v[i] += p.alpha * p.beta *"),
-    "no beta": (FULL, "epilogue.cuh", "p.beta * load", "load"),
+    "alpha after the addend": (FULL, "epilogue.cuh", "fmaf(p.beta,", "fmaf(p.alpha * p.beta,"),
+    "no beta": (FULL, "epilogue.cuh", "fmaf(p.beta,", "fmaf(1.0f,"),
     "c with the rows of d": (FULL, "epilogue.cuh", "row * p.c_ld", "row * p.d_ld"),
     "the bias of the other side": (
         FULL, "epilogue.cuh", "BIAS == 1 ? row : column + i", "BIAS == 1 ? column + i : row"),

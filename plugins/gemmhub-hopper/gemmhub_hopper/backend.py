@@ -27,9 +27,10 @@ from gemmhub_hopper.launches.f16_staged import F16Staged
 from gemmhub_hopper.launches.gemv_launch import GemvLaunch
 from gemmhub_hopper.launches.launch import Launch
 from gemmhub_hopper.launches.staged import Staged
-from gemmhub_hopper.lowering import complex_operands, f16_planes, lower
+from gemmhub_hopper.lowering import complex_operands, f16_planes, k_passes, lower, orders
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import Lowering
+from gemmhub_hopper.variants import sources
 from gemmhub_hopper.variants.compiled import F16_PREPASS, Code
 from gemmhub_hopper.variants.config import ACTIVATIONS, F16X3
 from gemmhub_hopper.variants.gemv_kernel import PREFIX
@@ -48,7 +49,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
 
     name = "hopper"
     by_bucket = True
-    takes: ClassVar = {**BASIC, "activation": frozenset(ACTIVATIONS)}
+    takes: ClassVar = {**BASIC, "activation": frozenset(ACTIVATIONS), "reproducible": frozenset({"run", "batch"})}
 
     def __init__(
         self,
@@ -66,7 +67,8 @@ class HopperBackend(MachineBackend[probe.Machine]):
     def offer(self, problem: GemmProblem) -> Offer | Refusal:
         """Return the fastest candidates, or first a compiled one that is nearly as fast; or why no kernel runs it.
 
-        One of the candidates runs in a workspace of 1 MiB if any does. Each has its own estimate, copies and order.
+        One of the candidates runs in a workspace of 1 MiB if any does. Each has its own estimate, copies and order. Of
+        a pinned problem only candidates of its order are ranked; their workspace has room for copies in one K pass.
         """
         refusal = self._refusal(problem)
         if refusal is not None:
@@ -76,9 +78,15 @@ class HopperBackend(MachineBackend[probe.Machine]):
         lowerings = lower.lowerings(problem)
         if isinstance(lowerings, Refusal):
             return lowerings
-        index = problem.device.index
+        index, promise = problem.device.index, problem.reproducible or ""
         card, workspace = self._card_of(index), self.machine.gpus[index].default_workspace
-        timed = choose.timed(lowerings, card, workspace)
+        parts = None
+        if problem.pinned:
+            lowerings, parts = orders.pinned(lowerings, problem), orders.parts_of(promise)[1]
+            if not lowerings:
+                return _no_order(problem)
+            workspace = max(workspace, min(_in_one_pass(x) for x in lowerings))
+        timed = choose.timed(lowerings, card, workspace, parts)
         if not timed:
             why = runnable(Choice(lowerings[0], shapes(lowerings[0].form)[-1], 1), workspace)
             narrow = lowerings[0].copied and lowerings[0].form.output != "float32"
@@ -87,7 +95,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
                 "ask for a float32 result, or multiply in parts" if narrow else "multiply in parts",
             )
         kernels = self.machine.kernels
-        shortlist = self._shortlists.of(kernels, index, lowerings, timed, card, workspace, problem.deterministic)
+        shortlist = self._shortlists.of(kernels, index, lowerings, timed, card, workspace, promise == "run", parts)
         choices = {choice.name: choice for _, choice in shortlist.timed}
         first = shortlist.timed[0][1].name
 
@@ -97,7 +105,9 @@ class HopperBackend(MachineBackend[probe.Machine]):
             return "; ".join(filter(None, (text, shortlist.remark if candidate == first else "")))
 
         return Offer(
-            tuple(Candidate(x.name, MARGIN * seconds, _copies(x), x.order) for seconds, x in shortlist.timed),
+            tuple(
+                Candidate(x.name, MARGIN * seconds, _copies(x), _order(x, workspace)) for seconds, x in shortlist.timed
+            ),
             remark,
             workspace,
         )
@@ -135,6 +145,10 @@ class HopperBackend(MachineBackend[probe.Machine]):
         if isinstance(choice, Refusal):
             return choice
         index = problem.device.index
+        if problem.pinned and not _keeps(choice, problem.reproducible or ""):
+            return Refusal(
+                f"{candidate} does not add in the order of {problem.reproducible!r}", "name another candidate"
+            )
         if isinstance(choice, GemvChoice):
             return Kernel(_unpacked(self.gemv(index, choice).run, choice.lowering, "tf32"), words.of_vectors(choice))
         passes = runnable(choice, workspace_limit)
@@ -145,6 +159,12 @@ class HopperBackend(MachineBackend[probe.Machine]):
                 "raise the setting workspace_mib, or name another candidate" if fits else "name another candidate",
             )
         count = passes.count
+        if problem.pinned and count > 1:
+            return Refusal(
+                f"copies for {candidate} take {count} K passes in {workspace_limit} bytes of workspace, each with sums "
+                "of its own",
+                "raise the setting workspace_mib, or pass operands that need no copies",
+            )
 
         def with_rows(rows: int) -> Run | None:
             other = choice.with_rows(rows)
@@ -180,7 +200,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
             if form.input == F16X3:
                 return self._by_float16_planes(index, choice, limit, passes)
             if choice.lowering.copied or (form.input == "split" and not (form.split_planes_b and choice.splits == 1)):
-                copier = self._function(index, PREPASSES[form.input]) if choice.lowering.copied else 0
+                copier = self._function(index, sources.copier(form)) if choice.lowering.copied else 0
                 return Staged(
                     gpu, card, choice, lambda variant: self._function(index, variant), copier, workspace, limit, passes
                 )
@@ -247,6 +267,32 @@ def _look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compile
 def _copies(choice: Choice | GemvChoice) -> tuple[Copy, ...]:
     form, k = choice.lowering.form, choice.lowering.k
     return tuple([Copy(x.name, x.copy_bytes(form, k), x.why) for x in choice.copied])
+
+
+def _order(choice: Choice | GemvChoice, workspace: int) -> str | None:
+    """Return the order of a candidate; None where K passes over copies begin sums anew, where ``workspace`` is full."""
+    passes = choice.k_passes(workspace) if isinstance(choice, Choice) and choice.copied else None
+    return None if isinstance(passes, KPasses) and passes.count > 1 else choice.order
+
+
+def _keeps(choice: Choice | GemvChoice, promise: str) -> bool:
+    """Return whether a candidate of a pinned problem, in one K pass, has the order of its promise."""
+    return choice.order is not None and (choice.order == promise or (promise == "batch" and "/" not in choice.order))
+
+
+def _in_one_pass(lowering: Lowering) -> int:
+    """Return the bytes of workspace for copies of the operands in one K pass."""
+    passes = k_passes.fewest(lowering, 0, _UNLIMITED)
+    return 0 if isinstance(passes, str) else passes.nbytes
+
+
+def _no_order(problem: GemmProblem) -> Refusal:
+    """Return the refusal of a pinned problem that no kernel runs in one order for all rows."""
+    return Refusal(
+        f"no kernel for {problem.a.dtype} by {problem.b.dtype} in these layouts adds in the order of "
+        f"reproducible={problem.reproducible!r} whatever the other rows are",
+        'ask for reproducible="batch" with real, contiguous operands that are not packed, or for "run"',
+    )
 
 
 def _named(problem: GemmProblem, name: str) -> Choice | GemvChoice | Refusal:

@@ -12,7 +12,7 @@ from gemmhub.capability import Refusal
 from gemmhub.dtypes import as_dtype
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import Operand
-from gemmhub.testing.check import honest
+from gemmhub.testing.answers import honest
 from gemmhub.testing.problems import unsigned_bytes
 
 

@@ -60,17 +60,26 @@ def test_parts_in_another_order_are_noticed(monkeypatch, tmp_path):
     assert len(results(PRODUCTS["bfloat16"][3:], home)["wgmma.k16/s4"]) == 2
 
 
-NO_ORDER = [
-    (problem(64, 72, 100, b="row"), "64x64x12"),  # a is copied, in as many K passes as the workspace allows
-    (problem(64, 72, 128, "float32"), "64x64x9"),
-    (problem(64, 72, 128, "float32"), "64x48x8rs"),
-    (problem(64, 72, 128, "float32"), "128x96x7h"),
-    (problem(64, 72, 128, "float32", precision="bf16x3"), "64x64x12x"),
-    (problem(64, 72, 128, "float32", precision="tf32", b="row"), "64x64x12"),
+ORDERS = [
+    (problem(64, 72, 100, b="row"), "64x64x12", "wgmma.k16"),  # a is copied
+    (problem(64, 72, 128, "float32", precision="tf32", b="row"), "64x64x12", "wgmma.k8"),
+    (problem(64, 72, 128, "float32"), "64x48x8rst", "wgmma.k16.bf16x6"),
+    (problem(64, 72, 128, "float32", precision="bf16x3"), "64x64x12xt", "wgmma.k16.bf16x3"),
+    (problem(64, 72, 128, "float32"), "64x64x9", None),
+    (problem(64, 72, 128, "float32"), "64x48x8rs", None),
+    (problem(64, 72, 128, "float32"), "64x48x10rt", None),
+    (problem(64, 72, 128, "float32"), "128x96x7h", None),
+    (problem(64, 72, 128, "float32", precision="bf16x3"), "64x64x12x", None),
 ]
 
 
-@pytest.mark.parametrize(("asked", "name"), NO_ORDER)
-def test_candidates_without_an_order(asked, name):
-    """Copies are made in K passes, which the workspace decides; split operands have sums of their own."""
-    assert named(lower.lowerings(asked), name).order is None
+@pytest.mark.parametrize(("asked", "name", "order"), ORDERS)
+def test_orders_of_copied_and_split_operands(asked, name, order):
+    """One lowering of split operands has a name: products of planes are added in another order by the others."""
+    assert named(lower.lowerings(asked), name).order == order
+
+
+def test_copies_in_several_k_passes_have_no_order():
+    """Each K pass begins a sum, and the workspace decides where: the offer states no order for such candidates."""
+    offer = Home().backend().offer(problem(300, 50_001, 100_001))
+    assert {x.order for x in offer.candidates} == {None}

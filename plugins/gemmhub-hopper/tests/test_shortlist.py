@@ -89,11 +89,11 @@ def test_a_compiled_candidate_that_is_nearly_as_fast_is_first(backend, where):
         backend = Home().backend()
     names = list(backend.offer(PLAIN).names)
     assert names[:2] == [choice.name, best.name]
-    every = list(backend.offer(replace(PLAIN, deterministic=True)).names)
+    every = list(backend.offer(replace(PLAIN, reproducible="run")).names)
     assert len(every) == shortlist.PROPOSED
     assert names[1:] == [name for name in every if name != choice.name], "records of each serve as before"
     assert backend.offer(PLAIN).first.seconds / seconds == pytest.approx(
-        backend.offer(replace(PLAIN, deterministic=True)).first.seconds / fastest
+        backend.offer(replace(PLAIN, reproducible="run")).first.seconds / fastest
     )
     words = re.search(
         rf"; {best.name} would be (\d+) % faster and is not compiled: tune, or", backend.offer(PLAIN).remark(names[0])
@@ -114,7 +114,7 @@ def test_a_slower_one_is_not_first(backend):
 def test_sizes_alone_decide_where_bits_are_pinned(backend):
     _, choice = nth(backend, PLAIN, 1.03)
     load(backend, PLAIN, choice)
-    pinned = replace(PLAIN, deterministic=True)
+    pinned = replace(PLAIN, reproducible="run")
     assert backend.offer(pinned).first.name == timed(backend, pinned)[0][1].name
     assert "compiled" not in backend.offer(pinned).remark(backend.offer(pinned).first.name)
 
@@ -175,7 +175,7 @@ def test_m_alone_compiles_few_kernels(backend, n, k, more, monkeypatch):
         first = backend.offer(asked).first
         fastest, best = timed(backend, asked)[0]
         winners.add(best.name)
-        seconds = first.seconds / backend.offer(replace(asked, deterministic=True)).first.seconds * fastest
+        seconds = first.seconds / backend.offer(replace(asked, reproducible="run")).first.seconds * fastest
         assert seconds <= NEARLY * fastest or len(main(built)) >= MAX_COMPILED
         for what in code(backend, asked, named_(asked, first.name)):
             kernels.function(0, what)
@@ -213,9 +213,9 @@ def test_after_the_limit_the_fastest_compiled_one_runs(backend, monkeypatch):
     name = backend.offer(small).first.name
     assert name != before
     assert set(code(backend, small, named_(small, name))) <= {what for _, what in backend.machine.kernels._functions}
-    assert backend.offer(small).first.seconds > NEARLY * backend.offer(replace(small, deterministic=True)).first.seconds
+    assert backend.offer(small).first.seconds > NEARLY * backend.offer(replace(small, reproducible="run")).first.seconds
     assert f"; {before} would be" in backend.offer(small).remark(name)
-    assert backend.offer(replace(small, deterministic=True)).first.name == before
+    assert backend.offer(replace(small, reproducible="run")).first.name == before
     assert backend.offer(another).first.name == timed(backend, another)[0][1].name, (
         "of another family nothing is compiled"
     )

@@ -56,9 +56,14 @@ def find(lowering: Lowering, card: Card) -> Correction | None:
     return corrections.find(DATA, network, card.name, card.sms, card.bandwidth)
 
 
-def ranked(lowering: Lowering, card: Card, workspace: int, correction: Correction | None) -> list[tuple[float, Choice]]:
-    """Return the choices, each shape with its best split-K by the model, with corrected seconds, the fastest first."""
-    timed = model.choices(lowering, card, workspace)
+def ranked(
+    lowering: Lowering, card: Card, workspace: int, correction: Correction | None, order: str | None = None
+) -> list[tuple[float, Choice]]:
+    """Return the choices, each shape with its best split-K by the model, with corrected seconds, the fastest first.
+
+    ``order``: that of a pinned problem, as of :func:`gemmhub_cuda.candidate.proposed`.
+    """
+    timed = model.choices(lowering, card, workspace, order)
     if correction is None or lowering.k == 0:
         return timed
     known = [pair for pair in timed if pair[1].shape.corrected]

@@ -29,15 +29,19 @@ def measured(choice: Choice, card: Card) -> bool:
     return isinstance(choice.shape, batch.Shape) and card.name in batch_model.MEASURED
 
 
-def choices(lowering: Lowering, card: Card, workspace: int) -> list[tuple[float, Choice]]:
-    """Return the estimates and choices, each shape with its best split-K, the fastest first."""
+def choices(
+    lowering: Lowering, card: Card, workspace: int, order: str | None = None
+) -> list[tuple[float, Choice]]:  # fmt: skip
+    """Return the estimates and choices, each shape with its best split-K, the fastest first; ``order``: of proposed."""
     estimates: dict[str, tuple[float, Choice]] = {}
-    for timed in all_choices(lowering, card, workspace):
+    for timed in all_choices(lowering, card, workspace, order):
         estimates.setdefault(timed[1].shape.name, timed)
     return list(estimates.values())
 
 
-def all_choices(lowering: Lowering, card: Card, workspace: int) -> list[tuple[float, Choice]]:
+def all_choices(
+    lowering: Lowering, card: Card, workspace: int, order: str | None = None
+) -> list[tuple[float, Choice]]:  # fmt: skip
     """Return the estimates and choices of every shape and split-K that may be fastest, the fastest first."""
-    estimates = [(seconds(choice, card), choice) for choice in proposed(lowering, card, workspace)]
+    estimates = [(seconds(choice, card), choice) for choice in proposed(lowering, card, workspace, order)]
     return sorted(estimates, key=lambda pair: pair[0])

@@ -55,7 +55,8 @@ struct Result {
             if (column + i >= p.n) continue;
             // alpha == 0: A @ B is not read into the result (BLAS semantics).
             if constexpr (SCALED) v[i] = p.alpha == 0.0f ? 0.0f : p.alpha * v[i];
-            if constexpr (ADDEND) v[i] += p.beta * load_element<OUTPUT>(c, row * p.c_ld + column + i);
+            // One rounding in every variant.
+            if constexpr (ADDEND) v[i] = fmaf(p.beta, load_element<OUTPUT>(c, row * p.c_ld + column + i), v[i]);
             if constexpr (BIAS != 0) v[i] += load_element<BIAS_TYPE>(p.bias, BIAS == 1 ? row : column + i);
             v[i] = activated<ACTIVATION>(v[i]);
         }

@@ -12,6 +12,7 @@ from gemmhub_hopper.lowering import k_passes
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import Lowering, with_rows
 from gemmhub_hopper.lowering.operands import OperandAccess
+from gemmhub_hopper.lowering.orders import order_of
 from gemmhub_hopper.variants import config
 from gemmhub_hopper.variants.config import Shape, Variant
 from gemmhub_hopper.variants.shapes import shapes
@@ -62,20 +63,16 @@ class Choice:
 
     @property
     def order(self) -> str | None:
-        """The order in which the products of an element are added, such as "wgmma.k16/s4"; None where it is not known.
+        """The order in which the products of an element are added in one K pass, such as "wgmma.k16/s4"; None where it
+        has no name (:func:`gemmhub_hopper.lowering.orders.order_of`).
 
         Each wgmma adds its products, 16 (tf32: 8) along K, to the sum before, in the order of K. "/s" with a number
         states that K is cut into so many parts, each begun from zero and then added to the ones before: by split-K, or
         by CTAs of a cluster that share K. A part is a number of full blocks of K, as long as those of a stage, which
         depend on the input alone; the first parts have one block more (kernels/tile_scheduler.cuh).
-
-        Of operands that are copied the workspace may cut K anywhere; split operands have sums between wgmmas.
         """
-        form = self.lowering.form
-        if self.copied or form.stored_planes > 1:
-            return None
-        parts = self.splits * self.shape.cluster_k
-        return f"wgmma.k{32 // form.input_bytes}" + (f"/s{parts}" if parts > 1 else "")
+        order, parts = order_of(self.lowering), self.splits * self.shape.cluster_k
+        return order and order + (f"/s{parts}" if parts > 1 else "")
 
     def with_rows(self, rows: int) -> Choice | None:
         """Return the choice for another m of the problem; None where its lowering is another one."""

@@ -47,10 +47,13 @@ class Ranked:
         return self.works.one_by_one([self.at])[0]
 
 
-def ranked(lowerings: tuple[Lowering, ...], card: Card, workspace: int, limit: int | None = None) -> list[Ranked]:
+def ranked(
+    lowerings: tuple[Lowering, ...], card: Card, workspace: int, limit: int | None = None, parts: int | None = None
+) -> list[Ranked]:
     """Return the choices by the model alone, the fastest first, at most ``limit`` unless that is None.
 
-    They cover every lowering and every shape, with the numbers of splits that may be faster than none.
+    They cover every lowering and every shape, with the numbers of splits that may be faster than none. ``parts``: the
+    parts of K of a pinned problem, whose choices have this number, and one K pass; None where any is allowed.
     """
     divided = [(x, k_passes.fewest(x, 0, workspace)) for x in lowerings]
     unsplit = [(x, passes) for x, passes in divided if not isinstance(passes, str)]
@@ -58,13 +61,14 @@ def ranked(lowerings: tuple[Lowering, ...], card: Card, workspace: int, limit: i
         return []
     some, passes = tuple(x for x, _ in unsplit), [passes for _, passes in unsplit]
     rows = columns.table(some)
-    numbers, splits = _splits(some, rows, passes, card)
+    numbers, splits = _splits(some, rows, passes, card) if parts is None else _pinned(rows, parts)
     every = Choices.some(some, rows, numbers, splits)
     blocks, count = _passes_of(every, passes, workspace)
     work = model.works(every, blocks, count, card)
     seconds = model.seconds_of(work, card, CONSTANTS[lowerings[0].form.scheme])
     order = np.argsort(seconds, kind="stable")
-    order = order[_runnable(every, rows, numbers, blocks, count, workspace)[order]][:limit]
+    runs = _runnable(every, rows, numbers, blocks, count, workspace) & ((count == 1) | (parts is None))
+    order = order[runs[order]][:limit]
     listed = [(lowering, shape) for lowering in some for shape in shapes(lowering.form)]
     fastest = zip(seconds[order].tolist(), numbers[order].tolist(), splits[order].tolist(), order.tolist())
     return [
@@ -132,6 +136,13 @@ def _splits(
     return numbers[order], splits[order]
 
 
+def _pinned(rows: Table, parts: int) -> tuple[Numbers, Numbers]:
+    """Return all rows that cut K into ``parts``, by split-K or by CTAs that share K, and the numbers of splits."""
+    shared: Numbers = rows.shape.cluster_k
+    numbers = np.flatnonzero((shared == 1) | (shared == parts))
+    return numbers, parts // shared[numbers]
+
+
 _MAX_WAVES = 8
 """Splits that :func:`_in_full_waves` tries."""
 
@@ -159,9 +170,11 @@ def _passes_of(choices: Choices, unsplit: Sequence[KPasses], workspace: int) -> 
     return blocks, count
 
 
-def corrected(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[Ranked]:
+def corrected(
+    lowerings: tuple[Lowering, ...], card: Card, workspace: int, parts: int | None = None
+) -> list[Ranked]:  # fmt: skip
     """Return the first of :func:`ranked`, sorted by corrected seconds where there is a correction for the card."""
-    ranking = ranked(lowerings, card, workspace, corrections.CORRECTED)
+    ranking = ranked(lowerings, card, workspace, corrections.CORRECTED, parts)
     correction = corrections.find(corrections.network_of(ranking[0].choice), card) if ranking else None
     if correction is None:
         return ranking
@@ -181,24 +194,30 @@ def choices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list
     return distinct(_by_matrices(lowerings, card, workspace))
 
 
-def _by_matrices(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[tuple[float, Choice]]:
+def _by_matrices(
+    lowerings: tuple[Lowering, ...], card: Card, workspace: int, parts: int | None = None
+) -> list[tuple[float, Choice]]:
     """Return the estimates and choices of one product by one scheme, the fastest first."""
     if _small_by_rows(lowerings[0]):
         return []
     bounds = {id(lowering): (_min_seconds(lowering, card), model.epilogue(lowering)) for lowering in lowerings}
     timed = []
-    for x in corrected(lowerings, card, workspace):
+    for x in corrected(lowerings, card, workspace, parts):
         min_seconds, added = bounds[id(x.choice.lowering)]
         timed.append((max(x.seconds, min_seconds) + added, x.choice))
-    short = [x for x in timed if not _long(x[1])]
+    short = [x for x in timed if parts is not None or not _long(x[1])]
     timed = short or ([] if lowerings[0].form.input == BF16X3 else timed)  # another scheme takes such products
     return sorted(timed, key=lambda pair: pair[0])
 
 
-def timed(lowerings: tuple[Lowering, ...], card: Card, workspace: int) -> list[Timed]:
-    """Return the estimates and choices of one product that run in ``workspace`` bytes, the fastest first."""
-    every: list[Sequence[Timed]] = [_by_matrices(some, card, workspace) for some in by_scheme(lowerings)]
-    every.append(vectors(lowerings, card))
+def timed(lowerings: tuple[Lowering, ...], card: Card, workspace: int, parts: int | None = None) -> list[Timed]:
+    """Return the estimates and choices of one product that run in ``workspace`` bytes, the fastest first.
+
+    ``parts``: those of :func:`ranked`. Kernels for vectors add in other orders.
+    """
+    every: list[Sequence[Timed]] = [_by_matrices(some, card, workspace, parts) for some in by_scheme(lowerings)]
+    if parts is None:
+        every.append(vectors(lowerings, card))
     estimates: list[Timed] = []
     for some in every:  # all choices of a list have one network
         factor = UNMEASURED if some and not measured(some[0][1], card) else 1.0

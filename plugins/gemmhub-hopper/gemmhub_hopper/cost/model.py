@@ -224,7 +224,7 @@ def _launches(lowering: Lowering) -> int:
 def _copied_bytes(lowering: Lowering) -> float:
     """Return the bytes that pre-passes read and write."""
     element = lowering.form.stored_planes * lowering.form.input_bytes
-    return float(sum(x.elements * (x.size + element) for x in lowering.copied))
+    return float(sum(x.elements * (x.size + (x.size if x.unsplit else element)) for x in lowering.copied))
 
 
 def _misalignments(columns: Columns, blocks: Numbers) -> tuple[Numbers, Numbers]:

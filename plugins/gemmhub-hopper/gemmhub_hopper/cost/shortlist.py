@@ -23,7 +23,7 @@ from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.variants.compiled import F16_PREPASS, Code, Kernels
 from gemmhub_hopper.variants.config import F16X3, Variant
-from gemmhub_hopper.variants.sources import PREPASSES
+from gemmhub_hopper.variants.sources import PREPASSES, copier
 
 NEARLY = 1.15
 """Largest estimate of a compiled candidate that goes first, as a multiple of the fastest one's."""
@@ -48,7 +48,7 @@ def code(choice: Choice | GemvChoice, passes: KPasses | None, card: Card) -> lis
     if form.input == F16X3:
         other = choose.by_bfloat16_planes(choice, passes, card)
         return [*kernels, F16_PREPASS, *_variants(other, passes), PREPASSES["split"]]
-    return [*kernels, PREPASSES[form.input]] if choice.copied else kernels
+    return [*kernels, copier(form)] if choice.copied else kernels
 
 
 def _variants(choice: Choice, passes: KPasses) -> Sequence[Variant]:
@@ -74,21 +74,22 @@ class Shortlists:
 
     def of(
         self, kernels: Kernels, index: int, lowerings: tuple[Lowering, ...], timed: Sequence[Timed], card: Card,
-        workspace: int, pinned: bool,
+        workspace: int, only_sizes: bool, parts: int | None = None,
     ) -> Shortlist:  # fmt: skip
         """Return the shortlist for a problem on device ``index`` with these estimates, of which there is at least one.
 
-        ``pinned``: sizes alone decide, as bits must not depend on what is compiled.
+        ``only_sizes``: sizes alone decide, as bits must not depend on what is compiled. ``parts``: of K, where all
+        candidates have this number and share bits, so that a compiled one may go first.
         """
-        proposed = _proposed(timed)
+        proposed = _proposed(timed, parts)
         fastest, best = proposed[0]
-        needed = [] if pinned else _uncompiled(kernels, best, card, workspace)
+        needed = [] if only_sizes else _uncompiled(kernels, best, card, workspace)
         if not needed:
             return Shortlist(proposed)
         family = _family(index, lowerings)
         wanted = self._families.get(family, frozenset())
         spent = sum(map(kernels.compiled, wanted)) >= MAX_COMPILED
-        for seconds, choice in timed if not spent else _all(timed, lowerings, card, workspace):
+        for seconds, choice in timed if not spent else _all(timed, lowerings, card, workspace, parts):
             if seconds > NEARLY * fastest and not spent:
                 break
             if not _uncompiled(kernels, choice, card, workspace):
@@ -115,15 +116,15 @@ def _uncompiled(kernels: Kernels, choice: Choice | GemvChoice, card: Card, works
 
 
 def _all(
-    timed: Sequence[Timed], lowerings: tuple[Lowering, ...], card: Card, workspace: int
+    timed: Sequence[Timed], lowerings: tuple[Lowering, ...], card: Card, workspace: int, parts: int | None
 ) -> Iterator[Timed]:  # fmt: skip
     """Yield ``timed``, and then every other candidate by the model alone."""
     yield from timed
-    ranked = (x for some in choose.by_scheme(lowerings) for x in choose.ranked(some, card, workspace))
+    ranked = (x for some in choose.by_scheme(lowerings) for x in choose.ranked(some, card, workspace, None, parts))
     yield from sorted(((x.seconds, x.choice) for x in ranked), key=lambda x: x[0])
 
 
-def _proposed(timed: Sequence[Timed]) -> tuple[Timed, ...]:
+def _proposed(timed: Sequence[Timed], parts: int | None) -> tuple[Timed, ...]:
     """Return the fastest candidates that differ in their shape, one of which runs in a small workspace if any does."""
     distinct = choose.distinct(timed)
     fastest = distinct[:PROPOSED]
@@ -137,7 +138,8 @@ def _proposed(timed: Sequence[Timed]) -> tuple[Timed, ...]:
         fits = fitting.get(id(lowering))
         if fits is None:  # where its copies alone do not fit, none of its many candidates runs
             fits = fitting[id(lowering)] = not isinstance(k_passes.fewest(lowering, 0, SMALL), str)
-        return fits and not isinstance(runnable(choice, SMALL), str)
+        passes = runnable(choice, SMALL) if fits else ""
+        return not isinstance(passes, str) and (parts is None or passes.count == 1)
 
     if not any(is_small(choice) for _, choice in fastest):
         small = next((x for x in distinct[PROPOSED - 1 :] if is_small(x[1])), None)

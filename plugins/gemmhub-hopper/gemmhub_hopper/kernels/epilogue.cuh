@@ -72,7 +72,7 @@ DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)
         if constexpr (kHasAddend) {
             const long long at = kTransposedD ? (8 * j + e) * fragment.c_ld + row : row * fragment.c_ld + 8 * j + e;
             if (row < fragment.rows && 8 * j + e < fragment.columns)
-                v[i] += p.beta * load_element<kAddendType>(fragment.c, at);
+                v[i] = fmaf(p.beta, load_element<kAddendType>(fragment.c, at), v[i]);  // one rounding in every variant
         }
         if constexpr (kBias == 1) v[i] += fragment.bias_m[h];
         if constexpr (kBias == 2) v[i] += bias_n[e];

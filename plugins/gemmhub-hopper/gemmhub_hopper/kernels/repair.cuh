@@ -8,6 +8,8 @@
 //   The pre-pass marks groups of GROUP_ROWS rows of A and columns of B that have lossy or large elements. Where A is split
 //   in registers, each warp knows the marks of its own rows, and where B is split in shared memory those of the tile's B
 //   (b_planes.cuh); with split-K they are handed on in the same words.
+//   Where a consumer splits A, marks only select what is looked at: an element is replaced where the elements of its own
+//   row and column are lossy and large. So the bits of a row of A do not depend on the rows beside it.
 // - all of them where `all` is set: for K of 1 to 3, whose bound of K + 2 roundings leaves no room for the truncation of
 //   tensor cores.
 //
@@ -98,10 +100,24 @@ struct Span {
     }
 };
 
-// An inner product, and the spans of its two lines.
+constexpr bool kMarksLines = kRegistersA && !kRescaled;
+
+// An inner product, and the spans and marks of its two lines; marks with kMarksLines.
 struct Product {
     float sum = 0.0f;
     Span a, b;
+    u32 a_marks = 0, b_marks = 0;
+
+    DEVICE void mark(float x, float y) {
+        u16 planes[3];
+        split_planes(x, planes, a_marks);
+        split_planes(y, planes, b_marks);
+    }
+
+    // Whether it replaces `sum` of the same row and column.
+    DEVICE bool replaces(const Params& p, float sum) const {
+        return !kMarksLines || p.all || suspect(sum) || cross(a_marks, b_marks);
+    }
 };
 
 // By a whole warp: each lane sums every 32nd product, then sums of lanes are added. A sum that is NaN stays NaN: then
@@ -126,12 +142,14 @@ DEVICE Product multiply_lines(const Line& a, const Line& b, int count) {
             const int k = first + 32 * i + lane_id();
             product.a.add(x[i], k);
             product.b.add(y[i], k);
+            if constexpr (kMarksLines) product.mark(x[i], y[i]);
             product.sum = fmaf(x[i], y[i], product.sum);
         }
         stopped = warp_or(product.sum != product.sum) != 0;
     }
 #pragma unroll
     for (u32 lanes = 16; lanes > 0; lanes /= 2) product.sum += shuffle_xor(product.sum, lanes);
+    if constexpr (kMarksLines) product.a_marks = warp_or(product.a_marks), product.b_marks = warp_or(product.b_marks);
     product.a = {warp_min(product.a.first), stopped ? Span::UNKNOWN : ~warp_min(~product.a.end)};
     product.b = {warp_min(product.b.first), stopped ? Span::UNKNOWN : ~warp_min(~product.b.end)};
     return product;
@@ -197,7 +215,8 @@ DEVICE void recompute(const Params& p, float& sum, bool wrong, int row, int colu
         const u32 todo = warp_or(wrong ? 1u << lane_id() : 0);
         if (todo == 0) return;
         const u32 lane = __ffs(todo) - 1;
-        const Product exact = inner_product(p, row + lane / 4, column + 2 * (lane % 4), batch);
+        Product exact = inner_product(p, row + lane / 4, column + 2 * (lane % 4), batch);
+        if (!exact.replaces(p, sum)) exact.sum = sum;
         if (lane_id() == lane) sum = exact.sum, wrong = false;
         look = lane_id() / 4 == lane / 4 && of_row.learn(exact.a);
         look = (lane_id() % 4 == lane % 4 && of_column.learn(exact.b)) || look;

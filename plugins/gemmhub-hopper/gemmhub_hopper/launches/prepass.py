@@ -61,13 +61,13 @@ def fill(job: Any, access: OperandAccess, form: Form, copy: Stored, k: int) -> i
     from_fast, from_slow = (deep, along) if rows_slow else (along, deep)
     transposed = rows_slow == access.mn_major
     wide_fast, wide_slow = (copy.outer, copy.inner) if transposed else (copy.inner, copy.outer)
-    four = 4 * access.size
+    four, size = 4 * access.size, access.copied_size(form)
     steps = access.alignment, from_slow * access.size, batch * access.size
     vector = from_fast == 1 and not any(x % four for x in steps)
     tiles_fast, tiles_slow = -(-wide_fast // _TILE_FAST), -(-wide_slow // _TILE_SLOW)
     for name, value in {
-        "from_fast": from_fast, "from_slow": from_slow, "from_batch": batch, "to_ld": copy.ld // form.input_bytes,
-        "to_plane": copy.stride // form.input_bytes, "fast": fast, "slow": slow, "wide_fast": wide_fast,
+        "from_fast": from_fast, "from_slow": from_slow, "from_batch": batch, "to_ld": copy.ld // size,
+        "to_plane": copy.stride // size, "fast": fast, "slow": slow, "wide_fast": wide_fast,
         "wide_slow": wide_slow, "tiles_fast": tiles_fast, "tiles_slow": tiles_slow, "transposed": transposed,
         "vector": vector, "rows_slow": rows_slow, "source_format": access.source_format,
     }.items():  # fmt: skip

@@ -69,6 +69,8 @@ class OperandAccess:
     """Whether rows that are not a multiple of 16 bytes apart are read in place (kernels/shifted_rows.cuh)."""
     source_format: int = 0
     """Format of elements that are read as float32 (kernels/source_element.cuh)."""
+    unsplit: bool = False
+    """Whether a copy has float32 elements, which the kernel splits; else planes where there are any."""
 
     def k_bytes(self, k: int) -> int:
         """Return the bytes from an element to that ``k`` elements further along K; of complex ones an even number."""
@@ -82,7 +84,12 @@ class OperandAccess:
     def copy(self, form: Form, k: int) -> Stored:
         """Return the layout of a copy of ``k`` elements along K: each plane is a matrix of its own."""
         inner, outer = (self.rows, k) if self.mn_major else (k, self.rows)
-        return _dense(inner, outer, form.stored_planes * self.count, form.input_bytes)
+        planes = 1 if self.unsplit else form.stored_planes
+        return _dense(inner, outer, planes * self.count, self.copied_size(form))
+
+    def copied_size(self, form: Form) -> int:
+        """Return the bytes of an element of a copy, or of one of its planes."""
+        return self.size if self.unsplit else form.input_bytes
 
     def stored(self, form: Form, k: int) -> Stored:
         """Return what the tensor map describes; copies have ``k`` elements along K."""
@@ -180,7 +187,10 @@ def access(problem: GemmProblem, name: str, operand: Operand, count: int, stride
 def in_registers(
     problem: GemmProblem, name: str, operand: Operand, count: int, stride: int, form: Form
 ) -> OperandAccess | None:
-    """Return :func:`access` of an operand that goes through registers; None where it cannot, or saves no copy."""
+    """Return :func:`access` of an operand that goes through registers; None where it cannot, or saves no copy.
+
+    Of a pinned problem float32 that TMA cannot take is copied, so that one lowering serves all layouts of an operand.
+    """
     usual = access(problem, name, operand, count, stride, form)
     if usual.packed and form.input == "split":
         ld = usual.strides[0] * usual.size
@@ -194,6 +204,9 @@ def in_registers(
         _, direct = stored(operand.layout, order, usual.size, usual.count, usual.strides[2])
         if not _obstacle(operand, direct, usual.size):
             return replace(usual, mn_major=order != _orders(name)[0], direct=direct, why="")
+    if problem.pinned and form.input == "split" and problem.a.dtype == problem.b.dtype:
+        why = "copied: TMA takes addresses and rows that are aligned to 16 bytes, contiguous along one side"
+        return replace(usual, mn_major=False, unsplit=True, why=why)
     return None
 
 

@@ -6,7 +6,7 @@ from gemmhub_nvidia import sources
 from gemmhub_nvidia.nvrtc import Source
 
 from gemmhub_hopper.variants import config, wgmma
-from gemmhub_hopper.variants.config import Variant
+from gemmhub_hopper.variants.config import Form, Variant
 from gemmhub_hopper.variants.gemv_kernel import GemvKernel
 
 ARCH = "sm_90a"
@@ -41,6 +41,11 @@ def activations() -> dict[str, str]:
     """Return the header of the activations: its name and its text."""
     count = f"constexpr int kNumActivations = {len(config.ACTIVATIONS)};\n"
     return {name: text + count for name, text in sources.activations(config.ACTIVATIONS).items()}
+
+
+def copier(form: Form) -> int:
+    """Return the format of the pre-pass of a form: of a key of :data:`PREPASSES`."""
+    return PREPASSES["tf32" if form.split_planes_b else form.input]
 
 
 def prepass(input_type: str) -> Source:

@@ -26,7 +26,7 @@ class MublasBackend(MusaBackend[Machine, Lowered, choose.Candidate]):
     """muBLAS on Moore Threads GPUs."""
 
     name = "mublas"
-    takes: ClassVar = {"c": BASIC["c"], "precision": BASIC["precision"]}
+    takes: ClassVar = {"c": BASIC["c"], "precision": BASIC["precision"], "reproducible": BASIC["reproducible"]}
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
         """Tests pass another function that looks at the machine."""

@@ -144,10 +144,10 @@ def lowered(problem: GemmProblem, fused: bool, batched: bool = True) -> Lowered 
 
 
 def _options(problem: GemmProblem, fused: bool) -> Refusal | None:
-    if problem.deterministic and problem.compute_dtype.kind != "i":
+    if problem.reproducible and problem.compute_dtype.kind != "i":
         return Refusal(
             f"nothing is public about whether {'muBLASLt' if fused else 'muBLAS'} gives the same bits in every run",
-            "leave deterministic=True away, or use a backend that promises it",
+            "leave reproducible= out, or use a backend that promises it",
         )
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
         return Refusal(

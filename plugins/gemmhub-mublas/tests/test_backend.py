@@ -19,7 +19,7 @@ from gemmhub_musa.testing import Operands, bias, operand, problem, strided
 
 from gemmhub.backend import Offer, answer
 from gemmhub.capability import Device, Ready, Refusal
-from gemmhub.testing.check import honest
+from gemmhub.testing.answers import honest
 from gemmhub.testing.problems import unsigned_bytes
 
 LIMIT = 64 * 2**20

@@ -24,7 +24,7 @@ from gemmhub.backend import Offer, answer
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.dtypes import PRECISIONS
 from gemmhub.errors import AllocationError, KernelError
-from gemmhub.testing.check import honest
+from gemmhub.testing.answers import honest
 from gemmhub.testing.problems import unsigned_bytes
 
 LIMIT = 64 * 2**20

@@ -51,7 +51,7 @@ def test_refusals_have_reasons(backend):
         gemmhub.matmul(a, a, backend=backend)
     x = from_numpy(whole(4, 4))
     with pytest.raises(NoBackendError, match="same bits in every run"):
-        gemmhub.matmul(x, x, deterministic=True, backend=backend)
+        gemmhub.matmul(x, x, reproducible="run", backend=backend)
 
 
 def test_a_bias_goes_to_the_library_that_fuses_it(home):

@@ -26,7 +26,12 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered, None]):
     """muDNN on Moore Threads GPUs."""
 
     name = "mudnn"
-    takes: ClassVar = {"c": BASIC["c"], "bias": BASIC["bias"], "precision": BASIC["precision"]}
+    takes: ClassVar = {
+        "c": BASIC["c"],
+        "bias": BASIC["bias"],
+        "precision": BASIC["precision"],
+        "reproducible": BASIC["reproducible"],
+    }
 
     def __init__(self, look: Callable[[], probe.Machine | Absent] = probe.look) -> None:
         """Tests pass another function that looks at the machine."""
@@ -51,9 +56,7 @@ class MudnnBackend(MusaBackend[probe.Machine, Lowered, None]):
         if "bfloat16" in (form.dtype, form.result) and not has & glue.BFLOAT16:
             return Refusal(f"{api} has no bfloat16", "convert to float16 or float32")
         if form.deterministic and not has & glue.DETERMINISTIC:
-            return Refusal(
-                f"{api} has no documented switch for deterministic products", "leave deterministic=True away"
-            )
+            return Refusal(f"{api} has no documented switch for deterministic products", "leave reproducible= out")
         if form.addend and not has & glue.SEPARATE_ADDEND:
             return Refusal(f"{api} adds no c", "add it to the product afterwards")
         if form.bias and not has & (glue.BIAS_ON_ADDEND if form.addend else glue.BIAS):

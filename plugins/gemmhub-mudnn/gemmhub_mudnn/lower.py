@@ -139,7 +139,7 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
         stack=dim.count > 1,
         addend=problem.c is not None,
         bias=problem.bias is not None,
-        deterministic=problem.deterministic,
+        deterministic=problem.reproducible is not None,
     )
     operands = (first, second, addend, problem.out)
     return Lowered(

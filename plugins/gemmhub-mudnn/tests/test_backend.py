@@ -246,7 +246,7 @@ def test_an_error_of_somebody_else_is_left_to_him(backend):
 
 
 def test_determinism_needs_a_documented_switch(backend):
-    refusal = backend.offer(problem(deterministic=True))
+    refusal = backend.offer(problem(reproducible="run"))
     assert isinstance(refusal, Refusal) == C_API
 
 

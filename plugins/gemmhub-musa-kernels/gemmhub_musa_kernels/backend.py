@@ -8,7 +8,7 @@ from functools import partial
 from gemmhub_musa.backend import Analysis, MusaBackend, short_of_workspace
 from gemmhub_musa.runtime import MusaError
 
-from gemmhub.backend import Array, Candidate, Kernel, Offer
+from gemmhub.backend import WORKSPACE, Array, Candidate, Kernel, Offer
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
@@ -38,7 +38,13 @@ class MusaKernelsBackend(MusaBackend[Machine, Gemm, choose.Candidate]):
             return gemm
         if card.arch == "mp_21" and problem.a.dtype.name == "bfloat16":
             return Refusal("mp_21 has no bfloat16", "convert to float16 or float32")
-        copied = copies.worthwhile(gemm)
+        copied = gemm.unfit if gemm.pinned else copies.worthwhile(gemm)
+        stacks = [x for x in copied if gemm.pinned and not (gemm.batch_count == 1 or gemm.shared(x))]
+        if stacks and card.arch != "mp_21":
+            return Refusal(
+                f"the bits of rows are pinned to row-major operands, and {' and '.join(stacks)} is a stack of others",
+                "pass a contiguous copy, or multiply the matrices one by one",
+            )
         found = choose.candidates(gemm, card.arch, card.multiprocessors, card.shared_bytes, copied)
         return Analysis(gemm, {each.name: each for each in found})
 
@@ -51,7 +57,10 @@ class MusaKernelsBackend(MusaBackend[Machine, Gemm, choose.Candidate]):
             seconds = model.seconds(problem, arch, each.kernel, nbytes, 1 + len(copied))
             return Candidate(each.name, seconds, copied, choose.order(each, gemm, arch))
 
-        return Offer([candidate(each) for each in analysis.candidates.values()], partial(self._remark, analysis))
+        offered, workspace = [candidate(each) for each in analysis.candidates.values()], WORKSPACE
+        if gemm.pinned:  # there is no candidate without its copies
+            workspace = max(WORKSPACE, *(sum(copy.nbytes for copy in each.copies) for each in offered))
+        return Offer(offered, partial(self._remark, analysis), workspace)
 
     def _remark(self, analysis: Analysis[Gemm, choose.Candidate], name: str) -> str:
         words, usual = [name], next(iter(analysis.candidates.values()))
@@ -78,11 +87,12 @@ class MusaKernelsBackend(MusaBackend[Machine, Gemm, choose.Candidate]):
     def _proof(self, problem: GemmProblem, candidate: choose.Candidate) -> Refusal | None:
         """Return None where ``candidate`` is right for products of these dtypes on this device, else a refusal."""
         index, dtypes = problem.device.index, (problem.a.dtype.name, problem.out.dtype.name)
-        key = (index, candidate.kernel, candidate.tile, bool(candidate.transposed), dtypes)
+        pinned = problem.pinned and bool(candidate.transposed)
+        key = (index, candidate.kernel, candidate.tile, bool(candidate.transposed), pinned, dtypes)
 
         with self._lock:
             if key not in self._proven:
-                self._proven[key] = proof.proven(self.machine, index, candidate, *dtypes)
+                self._proven[key] = proof.proven(self.machine, index, candidate, *dtypes, pinned)
             return self._proven[key]
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:

@@ -93,10 +93,10 @@ def candidates(
         return (Candidate(SCALAR),)  # it has no matrix instructions that are public
     plain = (Candidate(WMMA), Candidate(SCALAR))
     found: list[Candidate] = []
-    for copied in dict.fromkeys((transposed, ())):
-        if any(gemm.order(operand) is None and operand not in copied for operand in "ab"):
+    for copied in (transposed,) if gemm.pinned else dict.fromkeys((transposed, ())):
+        if not gemm.pinned and any(gemm.order(operand) is None and operand not in copied for operand in "ab"):
             continue
-        deep = [gemm.order(operand) == "deep" and operand not in copied for operand in "ab"]
+        deep = deep_operands(gemm, copied)
         tiles = ceil(gemm.m / REACH) * ceil(gemm.n / REACH) * gemm.batch_count
         usual = [USUAL[warp], SMALL[warp]] if tiles >= multiprocessors else [SMALL[warp], USUAL[warp]]
         found += [
@@ -107,21 +107,30 @@ def candidates(
     return (*found, *plain)
 
 
+def deep_operands(gemm: Gemm, transposed: tuple[str, ...]) -> tuple[bool, bool]:
+    """Return whether a kernel reads A, and B, along K where ``transposed`` are copied first."""
+    if gemm.pinned:
+        return True, False
+    deep_a, deep_b = (gemm.order(operand) == "deep" and operand not in transposed for operand in "ab")
+    return deep_a, deep_b
+
+
 def order(candidate: Candidate, gemm: Gemm, arch: str) -> str:
     """Return the name of the order in which ``candidate`` adds the products of one element.
 
     No kernel splits K. A matrix kernel's element is one chain of multiplications of fragments along K, with zeros
     beyond it to a multiple of the tile's depth. So the name has all that decides which instructions the chain has: the
     fragments' shape, the storage orders in which they take their left and right operand, and that depth. The other
-    numbers of a tile only decide which warp has which fragment.
+    numbers of a tile only decide which warp has which fragment. Of a pinned product the storage orders are always
+    row-major, and the first tiles of one depth, so that the first candidate's order is that of the card.
     """
     if candidate.kernel == SCALAR:
-        return SCALAR
+        return f"{SCALAR}.chain"
     if candidate.tile is None:
         edge, depth, rows = 16, 16, (True, True)
     else:
         edge, depth = _EDGE[WARP[arch]], candidate.tile.k
-        deep_a, deep_b = (gemm.order(x) == "deep" and x not in candidate.transposed for x in "ab")
+        deep_a, deep_b = deep_operands(gemm, candidate.transposed)
         rows = deep_a, not deep_b
     left, right = (name + ("row" if row else "col") for name, row in zip("ba" if gemm.swapped else "ab", rows))
     return f"mma.{edge}x{edge}x16.{left}.{right}.k{depth}"

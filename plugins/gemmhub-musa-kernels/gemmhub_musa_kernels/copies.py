@@ -29,7 +29,15 @@ MOST_BYTES = 48 * 2**20
 
 def scratch_bytes(gemm: Gemm, operand: str) -> int:
     """Return the bytes that a copy of "a" or "b" takes."""
-    return 2 * gemm.k * pitch(gemm.extent(operand))
+    lines, elements = lines_of(gemm, operand)
+    return 2 * lines * pitch(elements)
+
+
+def lines_of(gemm: Gemm, operand: str) -> tuple[int, int]:
+    """Return the number of lines of a copy of "a" or "b", and the elements of each: along M or N, or along K for "a" of
+    a pinned product."""
+    extent = gemm.extent(operand)
+    return (extent, gemm.k) if gemm.pinned and operand == "a" else (gemm.k, extent)
 
 
 def worthwhile(gemm: Gemm) -> tuple[str, ...]:
@@ -52,8 +60,11 @@ def listed(gemm: Gemm, operands: tuple[str, ...]) -> tuple[Copy, ...]:
         "wide": f"copied first in each call, as its rows are not aligned to 16 bytes; {without}",
         None: "copied first in each call, as it is contiguous along neither dimension",
     }
+    pinned = "copied row-major first in each call, as the bits of rows are pinned to one order of sums"
     named = {"a": "b", "b": "a"} if gemm.swapped else {"a": "a", "b": "b"}
-    return tuple([Copy(named[x], scratch_bytes(gemm, x), why[gemm.order(x)]) for x in operands])
+    return tuple(
+        [Copy(named[x], scratch_bytes(gemm, x), pinned if gemm.pinned else why[gemm.order(x)]) for x in operands]
+    )
 
 
 def _saved(gemm: Gemm, operand: str, other: int, nbytes: int) -> float:

@@ -58,7 +58,7 @@ class Product:
         self._gemm = gemm
         final = copied(gemm, candidate.transposed)
         self._template = bytes(parameters(final, problem))
-        self._deep = final.order("a") == "deep", final.order("b") == "deep"
+        self._deep = choose.deep_operands(final, ())
         self._offsets: dict[str, int] = {}
         self.workspace_bytes = 0
         for operand in candidate.transposed:
@@ -94,7 +94,8 @@ class Product:
         assert self._copier is not None
         gemm = self._gemm
         for operand, offset in self._offsets.items():
-            to, extent = scratch + offset, gemm.extent(operand)
-            row, col = (gemm.a.col, gemm.a.row) if operand == "a" else (gemm.b.row, gemm.b.col)
-            self._copier.copy(getattr(call, operand), to, gemm.k, extent, row, col, pitch(extent), stream)
+            to, (lines, elements) = scratch + offset, copies.lines_of(gemm, operand)
+            along_k = operand == "a" and not gemm.pinned
+            row, col = (gemm.a.col, gemm.a.row) if along_k else (gemm.strides(operand).row, gemm.strides(operand).col)
+            self._copier.copy(getattr(call, operand), to, lines, elements, row, col, pitch(elements), stream)
             setattr(call, operand, to)

@@ -64,6 +64,9 @@ class Gemm:
     """Whether A is the problem's b and B its a, all transposed."""
     bias_axis: str | None
     """ "m": an element for each row of D; "n": one for each column."""
+    pinned: bool = False
+    """Whether the bits of a row are promised: matrix kernels then take A along K and B along N, copied where they are
+    not, and operands are not swapped."""
 
     @property
     def batch_count(self) -> int:
@@ -76,6 +79,12 @@ class Gemm:
         if wide == 1 or (self.extent(operand) == 1 and deep != 1):
             return "wide"
         return "deep" if deep == 1 or self.k == 1 else None
+
+    @property
+    def unfit(self) -> tuple[str, ...]:
+        """The operands of a pinned product that matrix kernels cannot read in its order."""
+        fits = {"a": self.k == 1 or self.a.col == 1, "b": self.n == 1 or self.b.col == 1}
+        return tuple(operand for operand in "ab" if not fits[operand])
 
     def extent(self, operand: str) -> int:
         """Return m for "a", n for "b"."""
@@ -108,7 +117,7 @@ def lowered(problem: GemmProblem) -> Gemm | Refusal:
     problem = fold_batch(problem) or problem
     operands = [problem.a, problem.b, problem.c, problem.out]
     layouts = [_layout(x.layout, problem.batch) if x else None for x in operands]
-    swap = _swaps(problem.out.layout.essential)
+    swap = not problem.pinned and _swaps(problem.out.layout.essential)
     steps = [x.batch_strides if x else (0,) * len(problem.batch) for x in layouts]
     dims = collapse(problem.batch, *steps)
     if len(dims) > BATCH_DIMS:
@@ -132,7 +141,7 @@ def lowered(problem: GemmProblem) -> Gemm | Refusal:
         left, right, c, d = right.transposed, left.transposed, c.transposed if c else None, d.transposed
         axis = {"m": "n", "n": "m", None: None}[axis]
         m, n = n, m
-    return Gemm(m, n, problem.k, left, right, c, d, tuple(size for size, _ in dims), swap, axis)
+    return Gemm(m, n, problem.k, left, right, c, d, tuple(size for size, _ in dims), swap, axis, problem.pinned)
 
 
 def _unfit(problem: GemmProblem) -> Refusal | None:

@@ -32,9 +32,12 @@ class Parameters(Structure):
 
 
 def copied(gemm: Gemm, operands: tuple[str, ...]) -> Gemm:
-    """``gemm`` with copies of ``operands`` in their place: contiguous along M or N, shared by the whole batch."""
+    """``gemm`` with copies of ``operands`` in their place, shared by the whole batch: contiguous along M or N, or where
+    it is pinned row-major."""
     none = (0,) * len(gemm.batch)
-    if "a" in operands:
+    if "a" in operands and gemm.pinned:
+        gemm = replace(gemm, a=Strides(pitch(gemm.k), 1, none))
+    elif "a" in operands:
         gemm = replace(gemm, a=Strides(1, pitch(gemm.m), none, padded=True))
     if "b" in operands:
         gemm = replace(gemm, b=Strides(pitch(gemm.n), 1, none, padded=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from gemmhub_musa import selftest
 from gemmhub_musa.array import Memory
@@ -23,8 +25,13 @@ _K, _N = 37, 45
 """Sizes of the matrix that the copier is tried on: they fit no tile."""
 
 
-def proven(machine: Machine, index: int, candidate: Candidate, dtype: str, out_dtype: str) -> Refusal | None:
-    """Return None where ``candidate`` is right for products of these dtypes on a device, else a refusal."""
+def proven(
+    machine: Machine, index: int, candidate: Candidate, dtype: str, out_dtype: str, pinned: bool
+) -> Refusal | None:
+    """Return None where ``candidate`` is right for products of these dtypes on a device, else a refusal.
+
+    ``pinned``: with the copies of products whose bits of rows are promised.
+    """
     arch = machine.cards[index].arch
     flags = choose.defines(candidate, arch, as_dtype(dtype), as_dtype(out_dtype))
     files = [machine.libraries.build(candidate.kernel, arch, flags)]
@@ -33,20 +40,33 @@ def proven(machine: Machine, index: int, candidate: Candidate, dtype: str, out_d
     for file in files:
         if isinstance(file, Refusal):
             return file
-    facts = (index, arch, candidate.kernel, candidate.tile, bool(candidate.transposed), dtype, out_dtype, *files)
+    facts = (
+        index,
+        arch,
+        candidate.kernel,
+        candidate.tile,
+        bool(candidate.transposed),
+        pinned,
+        dtype,
+        out_dtype,
+        *files,
+    )
 
     def prove(machine: Machine) -> Refusal | None:
-        return _product(machine, index, candidate, dtype, out_dtype)
+        return _product(machine, index, candidate, dtype, out_dtype, pinned)
 
     return machine.proven(f"the kernel {candidate.name} for {dtype} to {out_dtype} on musa:{index}", facts, prove)
 
 
-def _product(machine: Machine, index: int, candidate: Candidate, dtype: str, out_dtype: str) -> Refusal | None:
+def _product(
+    machine: Machine, index: int, candidate: Candidate, dtype: str, out_dtype: str, pinned: bool
+) -> Refusal | None:
     def prepare(small: GemmProblem) -> Kernel | Refusal:
+        small = replace(small, reproducible="batch") if pinned else small
         gemm = lowered(small)
         if isinstance(gemm, Refusal):
             return gemm
-        copied = tuple("ab") if candidate.transposed else ()
+        copied = () if not candidate.transposed else gemm.unfit if pinned else tuple("ab")
         product = prepared(machine, small, gemm, Candidate(candidate.kernel, candidate.tile, copied))
         return product if isinstance(product, Refusal) else Kernel(product.run, candidate.name)
 

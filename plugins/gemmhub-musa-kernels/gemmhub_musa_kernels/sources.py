@@ -19,6 +19,7 @@ TRANSPOSE = "transpose"
 TAKES: Mapping[str, frozenset[str] | None] = {
     **BASIC,
     "activation": frozenset({"relu", "gelu", "gelu_tanh", "silu"}),
+    "reproducible": frozenset({"run", "batch"}),
 }
 """:attr:`gemmhub.backend.Backend.takes` of the kernels. An epilogue of one argument that is named here is compiled into
 them, by its expression in :mod:`gemmhub.epilogues`."""

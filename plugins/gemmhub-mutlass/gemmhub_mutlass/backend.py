@@ -27,7 +27,7 @@ class MutlassBackend(MusaBackend[Machine, Lowered, Configuration]):
     """MUTLASS on Moore Threads GPUs."""
 
     name = "mutlass"
-    takes: ClassVar = {"c": BASIC["c"], "precision": BASIC["precision"]}
+    takes: ClassVar = {"c": BASIC["c"], "precision": BASIC["precision"], "reproducible": BASIC["reproducible"]}
 
     def __init__(self, look: Callable[[], Machine | Absent] = probe.look) -> None:
         """Tests pass another function that looks at the machine."""
@@ -44,10 +44,10 @@ class MutlassBackend(MusaBackend[Machine, Lowered, Configuration]):
         if isinstance(maths, Refusal):
             return maths
         first_generation = version is not None and version < (0, 2)
-        if problem.deterministic and problem.compute_dtype.kind != "i" and not first_generation:
+        if problem.reproducible and problem.compute_dtype.kind != "i" and not first_generation:
             return Refusal(
                 f"nothing is public about whether kernels of {machine.mutlass.name} give the same bits in every run",
-                "leave deterministic=True away, or use MUTLASS 0.1, which adds up in one order",
+                "leave reproducible= out, or use MUTLASS 0.1, which adds up in one order",
             )
         lowered = lower.lowered(problem)
         if isinstance(lowered, Refusal):

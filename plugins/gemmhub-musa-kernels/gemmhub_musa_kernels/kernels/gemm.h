@@ -100,18 +100,21 @@ __device__ __forceinline__ float element(const void* base, int type, long long a
   return static_cast<const float*>(base)[at];
 }
 
+// Multiplications and additions with alpha, beta and the bias are fused explicitly, so that an element has the same bits
+// from both functions below, whatever a compiler contracts there.
+
 // One element of the result. c_at and d_at are where its matrix begins in C and D.
 template <class O>
 __device__ __forceinline__ void finish(const Gemm& p, long long c_at, long long d_at, float sum, int row,
                                        int column) {
   if (row >= p.m || column >= p.n) return;
-  float x = p.alpha * sum;
-  if (p.c) x += p.beta * element(p.c, p.c_type, c_at + row * p.c_row + column * p.c_col);
+  float x = fmaf(p.alpha, sum, 0.0f);
+  if (p.c) x = fmaf(p.beta, element(p.c, p.c_type, c_at + row * p.c_row + column * p.c_col), x);
   if (p.bias) x += element(p.bias, p.bias_type, (p.bias_axis == kBiasPerRow ? row : column) * p.bias_step);
   static_cast<O*>(p.d)[d_at + row * p.d_row + column * p.d_col] = from_float<O>(activated(x, p.activation));
 }
 
-// x[e] += factor * from[e], in accesses of 16 bytes (of 8, where there are no more).
+// x[e] = fmaf(factor, from[e], x[e]), in accesses of 16 bytes (of 8, where there are no more).
 template <class S, int kCount>
 __device__ __forceinline__ void add_packed(float (&x)[kCount], float factor, const S* from) {
   constexpr int each = kCount * sizeof(S) < 16 ? kCount : 16 / int(sizeof(S));
@@ -124,7 +127,7 @@ __device__ __forceinline__ void add_packed(float (&x)[kCount], float factor, con
     else
       *reinterpret_cast<uint2*>(values) = *reinterpret_cast<const uint2*>(from + first);
 #pragma unroll
-    for (int e = 0; e < each; e++) x[first + e] += factor * to_float(values[e]);
+    for (int e = 0; e < each; e++) x[first + e] = fmaf(factor, to_float(values[e]), x[first + e]);
   }
 }
 
@@ -153,10 +156,14 @@ __device__ __forceinline__ void finish_vector(const Gemm& p, long long c_at, lon
   add_packed(x, p.alpha, sums);
   if (p.c) add_vector(x, p.beta, p.c, p.c_type, c_at + row * p.c_row + column);
   if (p.bias && p.bias_axis == kBiasPerColumn) add_vector(x, 1.0f, p.bias, p.bias_type, column);
-  const float of_row = p.bias && p.bias_axis == kBiasPerRow ? element(p.bias, p.bias_type, row * p.bias_step) : 0.0f;
+  if (p.bias && p.bias_axis == kBiasPerRow) {
+    const float of_row = element(p.bias, p.bias_type, row * p.bias_step);
+#pragma unroll
+    for (int e = 0; e < kCount; e++) x[e] += of_row;
+  }
   __align__(16) O rounded[kCount];
 #pragma unroll
-  for (int e = 0; e < kCount; e++) rounded[e] = from_float<O>(activated(x[e] + of_row, p.activation));
+  for (int e = 0; e < kCount; e++) rounded[e] = from_float<O>(activated(x[e], p.activation));
   O* const to = static_cast<O*>(p.d) + d_at + row * p.d_row + column;
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(rounded);
 }

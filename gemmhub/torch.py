@@ -1,4 +1,4 @@
-"""The public functions for PyTorch: linear layers, models, and a block in which torch's products run on gemmhub.
+"""The public functions for PyTorch: linear layers, models, and torch's own products, of a block or of the process.
 
 :func:`gemmhub.matmul` itself takes tensors, with their gradients, and in functions that torch compiles or transforms.
 """
@@ -14,13 +14,14 @@ try:
     from gemmhub._doors.torch.acceleration import Accelerated, accelerate
     from gemmhub._doors.torch.mode import use
     from gemmhub._doors.torch.nn import Linear
+    from gemmhub._doors.torch.override import Override, override
 except ModuleNotFoundError as error:
     raise install.missing(error, __name__, "torch", "torch") from None
 
 if TYPE_CHECKING:
     from gemmhub._doors.torch.parallel import ColumnParallel, RowParallel
 
-__all__ = ["Accelerated", "ColumnParallel", "Linear", "RowParallel", "accelerate", "use"]
+__all__ = ["Accelerated", "ColumnParallel", "Linear", "Override", "RowParallel", "accelerate", "override", "use"]
 
 
 def __getattr__(name: str) -> Any:

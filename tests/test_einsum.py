@@ -255,7 +255,7 @@ def test_options_reach_each_product(rng):
     x = numbers(rng, (3, 3), F32)
     for equation in ("ij,jk->ik", "ij,jk,kl->il", "ij,ij->ij", "ij->i"):
         given = [x] * (equation.count(",") + 1)
-        options = {"precision": "tf32", "deterministic": True, "backend": "numpy"}
+        options = {"precision": "tf32", "reproducible": "run", "backend": "numpy"}
         np.testing.assert_array_equal(gemmhub.einsum(equation, *given, **options), np.einsum(equation, *given))
         with pytest.raises(InputError, match="precision"):
             gemmhub.einsum(equation, *given, precision="half")

@@ -99,7 +99,7 @@ def test_signatures_name_every_option(name):
 @pytest.mark.parametrize("name", ["einsum", "tensordot", "vecdot"])
 def test_signatures_of_contractions_name_their_options(name):
     named = [p for p in inspect.signature(getattr(gemmhub, name)).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    options = ["out_dtype", "precision", "deterministic", "backend"]
+    options = ["out_dtype", "precision", "reproducible", "backend"]
     assert [p.name for p in named if p.name != "axis"] == options
     assert all(p.default == DEFAULTS[p.name] for p in named if p.name != "axis")
     assert all(x in inspect.getdoc(getattr(gemmhub, name)) for x in options)

@@ -152,7 +152,7 @@ def test_a_plan_is_ranked_by_its_own_size():
     assert "ranked   at 1024 x 4 x 3, the end of the bucket" in str(gemmhub.explain(a, b))
     gemmhub.matmul(a, b)
     assert gemmhub.plan(a, b).decision.ranked_at == ""
-    assert gemmhub.plan(a, b, deterministic=True).decision.ranked_at == "1024 x 4 x 3"
+    assert gemmhub.plan(a, b, reproducible="run").decision.ranked_at == "1024 x 4 x 3"
     assert gemmhub.explain(*ones(1024, 4, 3)).ranked_at == ""
 
 
@@ -343,6 +343,6 @@ def test_a_refused_size_changes_no_other_of_its_bucket(first):
 
 def test_a_decision_states_the_candidate_that_runs_and_why():
     add(RefusesOne())
-    found = gemmhub.plan(*ones(97, 5, 6), deterministic=True).decision["refuses"]
+    found = gemmhub.plan(*ones(97, 5, 6), reproducible="run").decision["refuses"]
     assert found.candidate == "large"
     assert found.remark == "small is refused: small needs more memory for 97 rows; large runs"

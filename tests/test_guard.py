@@ -213,7 +213,7 @@ def test_what_a_kernel_raises(name, direct):
     out = np.empty_like(EXPECTED)
     calls = [
         lambda: gemmhub.matmul(A, B), lambda: gemmhub.matmul(A, B, out=out),
-        lambda: gemmhub.matmul(A, B, deterministic=True), lambda: plan(A, B), lambda: plan(A, B, out),
+        lambda: gemmhub.matmul(A, B, reproducible="run"), lambda: plan(A, B), lambda: plan(A, B, out),
     ]  # fmt: skip
     if name in FOR_THE_CALLER:
         expected = HOSTILE[name]

@@ -16,9 +16,9 @@ CORE = [module for module in MODULES if package_of(module) == "gemmhub"]
 LAYERS = (
     # The public words, and what they are printed, read and computed with.
     {"_base", "accuracy", "backend", "buckets", "capability", "config", "dtypes", "epilogues", "errors", "hookspecs",
-     "layout", "operands", "packed", "problem", "verdict"},
+     "layout", "operands", "packed", "problem", "scale_layouts", "verdict"},
     {"array_library", "kit", "lowering"},
-    {"_arrays", "numpy_backend"},
+    {"_arrays", "numpy_backend", "quantization"},
     {"_choice"},
     {"_call"},
     {"_check"},

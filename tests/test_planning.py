@@ -700,7 +700,7 @@ def test_use_is_left_by_an_exception(rng):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"alpha": 2.0}, {"out_dtype": "float64"}, {"activation": "relu", "deterministic": True}], ids=str
+    "options", [{}, {"alpha": 2.0}, {"out_dtype": "float64"}, {"activation": "relu", "reproducible": "run"}], ids=str
 )
 @pytest.mark.parametrize("dtype", [F32, F16, BF16, I8], ids=str)
 def test_plans_pickle(dtype, options, rng):

@@ -124,7 +124,7 @@ def test_without_the_setting_kernels_are_those_of_the_backend(opened):
             return Ready((Device(),))
 
         def offer(self, problem):
-            return Offer((Candidate("tile", order="k4"),))
+            return Offer((Candidate("tile", order="chain.k4"),))
 
         def prepare(self, problem, candidate, workspace_limit):
             return Kernel(run, "a product")
@@ -138,7 +138,7 @@ def test_without_the_setting_kernels_are_those_of_the_backend(opened):
             assert opened == []
             with gemmhub.use(profile=True):
                 gemmhub.matmul(a, a)
-        assert opened == ["gemmhub fast/tile order=k4"]
+        assert opened == ["gemmhub fast/tile order=chain.k4"]
     finally:
         gemmhub.unregister("fast")
 

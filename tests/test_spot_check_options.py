@@ -288,7 +288,7 @@ def test_every_option_of_a_product_is_taken(rng):
     values = {
         "out_dtype": F64, "alpha": 2, "beta": 3, "c": np.ones((60, 40)), "bias": np.ones(40),
         "scale_a": np.ones(60, F32), "scale_b": np.ones(1, F32), "activation": "relu", "precision": "tf32",
-        "deterministic": True, "backend": "numpy", "stream": None,
+        "reproducible": "run", "backend": "numpy", "stream": None,
     }  # fmt: skip
     assert values.keys() >= {name for name in OPTIONS if name in values} >= set(ARRAYS) & values.keys()
     right = gemmhub.matmul(a, b, **values)

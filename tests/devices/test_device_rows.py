@@ -79,7 +79,7 @@ def test_what_differs_in_more_than_rows_is_decided(arrays, rows, rng):
         {"b": other}, {"a": wide[:, :4]}, {"a": tall}, {"a": away}, {"b": arrays.array(np.asfortranarray(right))},
         {"a": arrays.array(small(rng, (97, 4)), 1), "b": arrays.array(right, 1)}, {"activation": "relu"}, {"alpha": 3},
         {"bias": arrays.array(small(rng, 6))}, {"out_dtype": np.float64}, {"out": out},
-        {"c": arrays.array(small(rng, (97, 6))), "beta": 1}, {"deterministic": True},
+        {"c": arrays.array(small(rng, (97, 6))), "beta": 1}, {"reproducible": "run"},
     ):  # fmt: skip
         before = len(rows.problems)
         left, second = options.pop("a", arrays.array(small(rng, (97, 4)))), options.pop("b", b)

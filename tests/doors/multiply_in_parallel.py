@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import sys
@@ -371,6 +372,40 @@ def refused(mesh: Any) -> None:
         gemmhub.spot_check(x, y, gemmhub.matmul(x, y))
 
 
+def pinned(mesh: Any) -> None:
+    """Rows keep their bits where rows, columns or nothing are divided; products of a divided k are refused."""
+    from rows_backend import registered
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    a, b = drawn((16, 24), torch.float32, 1), drawn((24, 20), torch.float32, 2)
+    kept = ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Replicate(), Replicate()), (Shard(0), Shard(1)))
+    divided = ((Shard(1), Shard(0)), (Shard(1), Replicate()), (Replicate(), Shard(0)))
+    with registered() as backend:
+        whole = gemmhub.matmul(a, b, reproducible="batch")
+        for options in ({}, {"reproducible": "batch"}):
+            for p, q in kept:
+                x, y = placed(a, mesh, [p]), placed(b, mesh, [q])
+                for _ in range(3):  # the later ones are prepared
+                    with gemmhub.use(reproducible="batch"):
+                        result = gemmhub.matmul(x, y, **options)
+                    assert torch.equal(result.full_tensor(), whole)
+            for p, q in divided:
+                x, y = placed(a, mesh, [p]), placed(b, mesh, [q])
+                near(gemmhub.matmul(x, y), a, b)  # prepared without the promise
+                with gemmhub.use(reproducible="batch"), pytest.raises(InputError, match=r"reproducible.*divides k"):
+                    gemmhub.matmul(x, y, **options)
+        assert {problem.reproducible for problem in backend.problems} >= {"batch"}
+        layer = gemmhub.torch.Linear(24, 20, reproducible="batch")
+        for style, words in ((gemmhub.torch.ColumnParallel(), None), (gemmhub.torch.RowParallel(), "divides k")):
+            split = parallelize_module(torch.nn.Sequential(copy.deepcopy(layer)), mesh, {"0": style})
+            if words is None:
+                with torch.no_grad():
+                    assert split(a).shape[0] == 16
+            else:
+                with torch.no_grad(), pytest.raises(InputError, match=words):
+                    split(a.chunk(mesh.size(), 1)[mesh.get_local_rank()])
+
+
 def compiled(mesh: Any) -> None:
     """One graph, with its gradients."""
     a, b, v = drawn((16, 24), torch.float32, 1), drawn((24, 20), torch.float32, 2), drawn((20,), torch.float32, 3)
@@ -394,7 +429,7 @@ def compiled(mesh: Any) -> None:
 
 CHECKS = (
     products, repeats, exact, shapes, options, wide_sums, gradients, gates, narrow_gradients, two_dimensions, counted,
-    chunks, layers, measured, refused, compiled,
+    chunks, layers, measured, refused, pinned, compiled,
 )  # fmt: skip
 
 

@@ -84,7 +84,7 @@ OPTIONS = [
     {"bias": "m1"}, {"activation": "gelu", "alpha": 0.3, "beta": -1, "bias": "n"}, {"activation": "relu", "bias": "m1"},
     *({"activation": name} for name in ELEMENTWISE),
     {"out_dtype": "float64"}, {"out_dtype": "float32", "beta": 1}, {"alpha": 1e-42}, {"alpha": 1e-42, "beta": 1},
-    {"deterministic": True}, {"precision": "tf32"}, {"backend": "numpy"},
+    {"reproducible": "run"}, {"precision": "tf32"}, {"backend": "numpy"},
 ]  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_options(options, dtype, lazy, rng):
     passed = {name: cut(rng, x) if lazy and isinstance(x, np.ndarray) else x for name, x in given.items()}
     product = chained(a, b, **passed)
     assert len(gemmhub.explain(cut(rng, a), cut(rng, b), **passed).partition.blocking.chunks) == 3
-    expected = {name: x for name, x in given.items() if name not in ("deterministic", "backend")}
+    expected = {name: x for name, x in given.items() if name not in ("reproducible", "backend")}
     assert ratio(np.asarray(product.compute()), a, b, **expected) <= 1
 
 
@@ -162,7 +162,7 @@ def test_in_memory_operands_mix_with_lazy_ones(rng):
 
 def test_the_settings_in_force_go_with_the_product(rng):
     a, b = draw(rng, (9, 37), F32), draw(rng, (37, 12), F32)
-    with gemmhub.use(precision="tf32", deterministic=True, backend="numpy"):
+    with gemmhub.use(precision="tf32", reproducible="run", backend="numpy"):
         product = chained(a, b)
     steps = [task for key, task in dict(product.dask).items() if key[0] == product.name]
     assert "tf32" in str(steps[0])

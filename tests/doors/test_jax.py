@@ -178,7 +178,7 @@ def test_mistakes(operands):
         (lambda x: f(x, w, alpha="2"), InputError, "alpha: '2' is not a number"),
         (lambda x: f(x, w, alpha=x[0, 0]), InputError, "alpha: an array that JAX traces"),
         (lambda x: f(x, w, c=c, beta=x[0, 0]), InputError, "beta: an array that JAX traces"),
-        (lambda x: f(x, w, deterministic=1), InputError, "deterministic"),
+        (lambda x: f(x, w, reproducible=1), InputError, "reproducible"),
         (lambda x: f(x, w, nonsense=1), TypeError, "nonsense"),
         (lambda x: f(jnp.stack([x, x]), jnp.stack([w, w, w])), ShapeError, "do not broadcast"),
         (lambda x: f(x, w, stream=1), InputError, "stream: given in a function that JAX traces"),

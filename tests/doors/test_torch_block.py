@@ -172,7 +172,7 @@ def test_blocks_in_compiled_functions(rng):
         return graph
 
     def f(a, b, c, alpha):
-        with door.use(deterministic=True):
+        with door.use(reproducible="run"):
             x = torch.addmm(c, mat1=a, mat2=b, alpha=alpha, beta=alpha)
             x = x + torch.baddbmm(c[None], batch1=a[None], batch2=b[None], beta=0)[0]
             x = x + torch.einsum("ij,jk->ik", a, b) + linear(input=a, weight=b.t(), bias=c[0]) + a.matmul(other=b)
@@ -199,7 +199,7 @@ def test_blocks_in_compiled_functions(rng):
 
 
 def test_a_wrong_keyword_is_named():
-    with pytest.raises(TypeError, match=r"'dtype'; allowed: precision, deterministic, backend"):
+    with pytest.raises(TypeError, match=r"'dtype'; allowed: precision, reproducible, backend"):
         gemmhub.torch.use(dtype=3)
     with pytest.raises(TypeError, match=r"'precison'; did you mean precision=\?"):
         gemmhub.torch.use(precison="tf32")

@@ -255,7 +255,8 @@ def test_quantization_by_torchao(layer, rng):
 
 
 def test_a_wrong_argument_of_accelerate_is_named():
-    with pytest.raises(TypeError, match=r"'pack'; did you mean packed=\?; allowed: precision, backend, packed"):
+    allowed = "precision, reproducible, backend, packed"
+    with pytest.raises(TypeError, match=rf"'pack'; did you mean packed=\?; allowed: {allowed}"):
         door.accelerate(torch.nn.Linear(2, 2), pack=True)
     with pytest.raises(InputError, match=r"model: an int; allowed: a torch\.nn\.Module\. pass the model"):
         door.accelerate(3)
@@ -281,8 +282,8 @@ def test_options_that_no_product_takes(options, words, layer):
         with pytest.raises(InputError, match=words):
             make()
     assert type(layer) is torch.nn.Linear
-    with pytest.raises(InputError, match="deterministic: 1; allowed: True or False"):
-        door.use(deterministic=1)
+    with pytest.raises(InputError, match="reproducible: 1; allowed: None, 'run', 'batch'"):
+        door.use(reproducible=1)
     assert door.accelerate(model, precision="tf32", backend="cublas").replaced == ("0",)  # known, not installed
     with pytest.raises(gemmhub.NoBackendError):
         model(torch.ones(2, 8))

@@ -39,7 +39,9 @@ def used(monkeypatch):
             seen.append(tuple(a.shape))
         return result
 
-    monkeypatch.setattr(pack, "saver", lambda b, m, backend: backend or "numpy")  # it packs small weights, too
+    monkeypatch.setattr(
+        pack, "saver", lambda b, m, backend, reproducible: backend or "numpy"
+    )  # it packs small weights, too
     monkeypatch.setattr(packed_weights.PackedWeight, "product", spy)
     return seen
 

@@ -19,7 +19,7 @@ from gemmhub._doors.torch.placements import Sizes, choose  # noqa: E402
 HERE = Path(__file__).parent
 CHECKS = (
     "products", "repeats", "exact", "shapes", "options", "wide_sums", "gradients", "gates", "narrow_gradients",
-    "two_dimensions", "counted", "chunks", "layers", "measured", "refused", "compiled",
+    "two_dimensions", "counted", "chunks", "layers", "measured", "refused", "pinned", "compiled",
 )  # fmt: skip
 
 

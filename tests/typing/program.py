@@ -21,7 +21,7 @@ b: npt.NDArray[np.float32] = np.ones((3, 2), np.float32)
 assert_type(gemmhub.matmul(a, b), npt.NDArray[np.float32])
 assert_type(gemmhub.matmul(Tensor(), Tensor()), Tensor)
 assert_type(gemmhub.matmul([[1.0]], a), Any)
-gemmhub.matmul(a, b, bias=a[0], activation="gelu", precision="tf32", alpha=2, beta=0.5, c=a, deterministic=True)
+gemmhub.matmul(a, b, bias=a[0], activation="gelu", precision="tf32", alpha=2, beta=0.5, c=a, reproducible="run")
 gemmhub.matmul(a, b, scale_a=a[0], scale_b=a[0, :1])
 assert_type(gemmhub.linear(a, b, a[0], activation="silu", out=a), npt.NDArray[np.float32])
 assert_type(gemmhub.einsum("ij,jk,kl->il", a, b, a, precision="tf32"), npt.NDArray[np.float32])
@@ -50,7 +50,7 @@ with gemmhub.use(backend="numpy"):
 
 gemmhub.matmul(a, b, activation="swish")  # type: ignore[call-overload]
 gemmhub.matmul(a, b, precision="fp16")  # type: ignore[call-overload]
-gemmhub.matmul(a, b, deterministic=None)  # type: ignore[call-overload]
+gemmhub.matmul(a, b, reproducible=1)  # type: ignore[call-overload]
 gemmhub.matmul(a, b, tile=3)  # type: ignore[call-overload]
 gemmhub.matmul(a, b, a)  # type: ignore[call-overload]
 gemmhub.use("numpy")  # type: ignore[arg-type]

@@ -166,7 +166,9 @@ def estimated(call: Product, blocking: Blocking, workers: cluster.Cluster) -> tu
     m, n, k = (largest[x] for x in "mnk")
     shapes = (*batch, m, k), (*batch, k, n)
     left, right = (_without_memory(shape, dtype) for shape, dtype in zip(shapes, operand_dtypes))
-    decision = api.explain(left, right, out_dtype=out)
+    origin = call.request.settings.origin  # other settings are in force here
+    own = {name: x for name, x in call.request.in_force.items() if origin.get(name) == "the call"}
+    decision = api.explain(left, right, out_dtype=out, **own)
     seconds = None if decision.chosen is None else decision[decision.chosen].seconds
     if seconds is None:
         return replace(blocking, backend=decision.chosen or ""), decision

@@ -73,7 +73,7 @@ def _meta(call: Product) -> Any:
 
 def _steps(call: Product, blocking: Blocking) -> dict[str, Step]:
     """The parameters of tasks by position: "whole" (k is one block), "first", "next" and "last" of a chain."""
-    how = {name: call.options[name] for name in ("precision", "deterministic", "backend") if name in call.options}
+    how = call.request.in_force
     version, out, total = cluster.version(), call.out_dtype, call.accumulator
     alpha, beta = call.request.alpha, call.request.beta
     end = {"activation": call.request.activation, "out_dtype": out}

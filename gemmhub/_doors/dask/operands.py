@@ -15,6 +15,7 @@ from dask.base import tokenize
 
 from gemmhub import dtypes
 from gemmhub._arrays.find import arrays_of
+from gemmhub._base.promises import pins_rows
 from gemmhub._base.wording import instance
 from gemmhub._call.describe import product_shapes
 from gemmhub._call.options import DEFAULTS, Request, refuse_operands
@@ -33,6 +34,8 @@ Dimension = str
 
 ADDENDS = ("c", "bias")
 """Operands beside a and b that are cut into blocks."""
+HOW = ("precision", "reproducible", "backend")
+"""Options of the product of each block: those of :attr:`gemmhub._call.options.Request.in_force`."""
 
 QUERY_PLANNING = hasattr(da.Array, "expr")
 """Whether Dask arrays are expressions: Dask reads its setting array.query-planning once, at import."""
@@ -89,7 +92,7 @@ class Product:
     """Reason why k is not cut; empty where it may be."""
     request: Request
     options: Mapping[str, Any]
-    """Options of the call without arrays; precision and determinism are those in force here."""
+    """Options of the call without arrays; those of :data:`HOW` are in force here."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -160,20 +163,17 @@ def describe(a: Any, b: Any, options: Mapping[str, Any]) -> Product:
     right = Operand(b.blocks if packed else as_dask(b, b_axes, known), b_axes)
     c = _addend(request, out_shape, out_axes, (out_dtype, natural), known)
     bias = _bias(request, sizes, len(shapes[0]), len(shapes[1]), (out_dtype, natural), known)
-    in_force = {
-        "precision": request.settings.precision,
-        "deterministic": request.settings.deterministic,
-        "backend": request.settings.backend[0] if request.settings.forced else None,
-    }
-    plain = {name: value for name, value in arguments.items() if name not in ADDENDS}
-    plain = {**plain, **in_force}
+    plain = {name: value for name, value in arguments.items() if name not in (*ADDENDS, *HOW)}
     reason = _whole_k(request, natural, compute, out_dtype)
     if packed and len(b.chunks[0]) > 1 and (reason or _finishes(request, natural, out_dtype)):
         reason = reason or f"integers of a packed b become {out_dtype} after the whole sum"
-        raise InputError("b", f"packed in {len(b.chunks[0])} blocks of k, though {reason}", "an unpacked b here")
+        raise InputError(
+            "b", f"packed in {len(b.chunks[0])} blocks of k, though {reason}",
+            "b packed in one block of k, or not packed", "pack again: gemmhub.pack(b.rechunk({0: -1}))",
+        )  # fmt: skip
     return Product(
         left, right, c, bias, packed, sizes, out_axes, out_dtype, natural, reason, request,
-        {name: value for name, value in plain.items() if value != DEFAULTS.get(name)},
+        {**{name: value for name, value in plain.items() if value != DEFAULTS.get(name)}, **request.in_force},
     )  # fmt: skip
 
 
@@ -300,6 +300,8 @@ def _finishes(request: Request, natural: DType, out_dtype: DType) -> bool:
 
 def _whole_k(request: Request, natural: DType, compute: DType, out_dtype: DType) -> str:
     """The reason why the sum over k must be one product, not the sum of several; empty where it need not."""
+    if pins_rows(request.settings.reproducible):
+        return f"reproducible={request.settings.reproducible!r} pins the order of the sum"
     if compute != natural:
         return f"alpha or beta need {compute} for what is summed in {natural}"
     if not all(np.isfinite(complex(x)) for x in (request.alpha, request.beta)):

@@ -51,7 +51,9 @@ class PackedBlocks:
         return f"<PackedBlocks {k}x{n} {self.dtype} in {rows}x{cols} blocks for a of {self.a_dtype}>"
 
 
-def pack(b: Any, a_dtype: Any = None, m: int = 1024, backend: str | None = None) -> PackedBlocks:
+def pack(
+    b: Any, a_dtype: Any = None, m: int = 1024, backend: str | None = None, reproducible: str | None = None
+) -> PackedBlocks:
     """Pack a Dask array block by block, as :func:`gemmhub.pack` does."""
     if isinstance(b, PackedBlocks):
         raise InputError("b", "a packed operand", "an array", "it is packed already")
@@ -61,7 +63,7 @@ def pack(b: Any, a_dtype: Any = None, m: int = 1024, backend: str | None = None)
         raise ShapeError("b", f"shape {b.shape}", "(k, n)", "pack the matrices of a batch one by one")
     dtypes.info(b.dtype)
     left = b.dtype if a_dtype is None else dtypes.as_dtype(a_dtype, "a_dtype")
-    options = {"a_dtype": left, "m": m, "backend": backend}
+    options = {"a_dtype": left, "m": m, "backend": backend, "reproducible": reproducible}
     blocks = b.map_blocks(_pack, version=cluster.version(), options=options, dtype=b.dtype, meta=b._meta)
     return PackedBlocks(blocks, left)
 

@@ -23,8 +23,7 @@ def tune(a: Any, b: Any, **options: Any) -> dict[str, TuneResult]:
     call = operands.describe(a, b, options)
     chosen = blocking.choose(call, cluster.present())
     m, n, k = (max(chosen.chunks[x], default=0) for x in "mnk")
-    how = {name: call.options[name] for name in ("precision", "deterministic", "backend") if name in call.options}
-    how["out_dtype"] = call.accumulator if chosen.steps > 1 else call.out_dtype
+    how = {**call.request.in_force, "out_dtype": call.accumulator if chosen.steps > 1 else call.out_dtype}
     operand_dtypes = call.a.array.dtype, call.b.array.dtype
     client = cluster.current_client()
     if client is None:

@@ -140,7 +140,7 @@ def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
     }
     left = _padded(a[None] if a.ndim == 1 else a, facts)
     right = _padded(b[:, None] if b.ndim == 1 else b, facts)
-    kept = {name: options[name] for name in ("precision", "deterministic", "backend") if options.get(name)}
+    kept = request.in_force
     call = product.Call(dtype, request.alpha, request.beta, request.activation, tuple(kept.items()), pre)
     result, *before = product.epilogue(call, left, right, operands)
     result = result.reshape(shape)

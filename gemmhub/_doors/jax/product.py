@@ -24,9 +24,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from gemmhub import dtypes
+from gemmhub._base.promises import pins_rows
 from gemmhub._doors.jax import target
 from gemmhub._doors.jax.functions import activated
 from gemmhub.epilogues import columns
+from gemmhub.errors import InputError
 from gemmhub.operands import BLOCK, OPERANDS
 
 Array = Any
@@ -46,6 +48,11 @@ class Call(NamedTuple):
     """Whether what the activation is applied to is a second result."""
     rounded: Any = None
     """Dtype that the cotangent of a sum in a wider one is rounded to, for a product with an operand as narrow."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the bits of a row must depend on nothing but that row and b."""
+        return pins_rows(dict(self.options).get("reproducible"))
 
     def sum(self, dtype: Any) -> Call:
         """The call for the argument of the activation, in another dtype."""
@@ -179,7 +186,7 @@ def _mapped(operands: Any, dims: Any, *, call: Call, names: tuple[str, ...]) -> 
     mapped = {name: dim for name, dim in zip(names, dims[2:]) if dim is not None}
     a, b = map(_first, operands[:2], dims[:2])
     one = dims[0] is None and dims[1] is None
-    if one and any(OPERANDS[name].role == "factor" for name in mapped):
+    if one and (call.pinned or any(OPERANDS[name].role == "factor" for name in mapped)):
         a, one = jnp.broadcast_to(a, (size, *a.shape[1:])), False
     late = {name for name in mapped if one or name not in STACKED}
     inner = {
@@ -188,6 +195,12 @@ def _mapped(operands: Any, dims: Any, *, call: Call, names: tuple[str, ...]) -> 
     if not late:
         results = fuse(call, a, b, inner)
         return results, (0,) * len(results)
+    if call.pinned:
+        raise InputError(
+            ", ".join(sorted(late)), "mapped by vmap, with reproducible=, which pins the bits of rows",
+            "the same for each product: XLA, which would compute the epilogue, promises no bits",
+            "map c=, or multiply one by one: jax.lax.map",
+        )  # fmt: skip
     wide = _epilogue_dtype(a, b, call)
     (x,) = fuse(call.sum(wide), a, b, _of_sum(inner, wide))
     after = {name: _aligned(jnp.moveaxis(others[name], mapped[name], 0), x.ndim) for name in late}
@@ -298,4 +311,5 @@ def _derivative(call: Call, primals: Any, tangents: Any) -> Any:
     if isinstance(of_scale, SymbolicZero):
         of_scale = jnp.zeros_like(scale)
     primal, moved = jax.jvp(partial(_finish, call), (x, scale), (tangent, of_scale))
-    return primal, moved
+    # XLA promises no bits of an epilogue: where they are pinned, the result is that of a call without derivatives.
+    return epilogue(call, a, b, operands) if call.pinned else primal, moved

@@ -17,12 +17,12 @@ def register() -> None:
 
     array_library.register_deferring(torch.Tensor, calls.take)
     registered.record = node.record_again
-    registered.exempt = _exempt
+    registered.exempt = exempt
     for function in (api.matmul, api.explain):  # explain's code is that of every checked function
-        _exempt(function)
+        exempt(function)
 
 
-def _exempt(function: Any) -> None:
+def exempt(function: Any) -> None:
     """Make torch's compiler run a function of gemmhub uncompiled, where it breaks its graph for it.
 
     Otherwise it would compile what the function calls, frame by frame. The function that marks code for that is not

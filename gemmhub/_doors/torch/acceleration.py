@@ -11,6 +11,7 @@ import torch
 from gemmhub._arrays.find import arrays_of
 from gemmhub._base.timing import interleave
 from gemmhub._base.wording import counted, instance, unexpected
+from gemmhub._call.options import pins_rows
 from gemmhub._doors.torch import calls
 from gemmhub._doors.torch.nn import Linear, convert, reason_to_leave, revert
 from gemmhub.errors import InputError
@@ -71,8 +72,8 @@ def _counted(names: Collection[str], noun: str) -> str:
 
 
 def accelerate(
-    model: torch.nn.Module, *, precision: str | None = None, backend: str | None = None, packed: bool = False,
-    measure: int | None = None, **others: NoReturn,
+    model: torch.nn.Module, *, precision: str | None = None, reproducible: str | None = None,
+    backend: str | None = None, packed: bool = False, measure: int | None = None, **others: NoReturn,
 ) -> Accelerated:  # fmt: skip
     """Let gemmhub compute every plain :class:`torch.nn.Linear` of a model, in place.
 
@@ -85,7 +86,7 @@ def accelerate(
     Parameters
     ----------
     model : any module, models of transformers included.
-    precision, backend : as of :func:`gemmhub.matmul`, for all its layers.
+    precision, reproducible, backend : as of :func:`gemmhub.matmul`, for all its layers.
     packed : whether layers on the CPU may keep their weights packed in inference; see :class:`Linear`. Packed weights
         take memory beside the weights, :attr:`Accelerated.packed_bytes`.
     measure : rows of an input. Each size of layer is then timed without gradients for so many rows, by torch and by
@@ -98,13 +99,14 @@ def accelerate(
 
     Raises
     ------
-    InputError : a ``model`` that is no module; an unknown precision or backend; ``measure`` that is no positive int, or
-        of a model with weights that have no memory. The model is unchanged.
+    InputError : a ``model`` that is no module; an unknown precision, promise or backend; ``measure`` that is no
+        positive int, or of a model with weights that have no memory. The model is unchanged.
 
     See Also
     --------
     gemmhub.torch.Linear : the layer.
     gemmhub.torch.use : all products of a block of code.
+    gemmhub.torch.override : all products of the process.
 
     Examples
     --------
@@ -114,13 +116,18 @@ def accelerate(
       2: an Embedding: it looks rows up
     """
     for name in others:
-        raise unexpected(name, ("precision", "backend", "packed", "measure"))
+        raise unexpected(name, ("precision", "reproducible", "backend", "packed", "measure"))
     if not isinstance(model, torch.nn.Module):
         raise InputError("model", instance(type(model)), "a torch.nn.Module", "pass the model")
-    calls.kept(precision, False, backend)
+    calls.kept(precision, reproducible, backend)
     if packed is not True and packed is not False:
         raise InputError("packed", f"{packed!r}", "True or False")
     if measure is not None:
+        if pins_rows(reproducible):
+            raise InputError(
+                "measure", f"{measure!r} where the bits of rows are pinned, which a layer left to torch does not keep",
+                "None", "leave measure= out, or reproducible=",
+            )  # fmt: skip
         _measurable(model, measure)
     replaced: list[str] = []
     already: list[str] = []
@@ -132,7 +139,7 @@ def accelerate(
             names = already
             if not reason and type(module) is torch.nn.Linear:
                 names = replaced
-                convert(module, precision, backend, packed)
+                convert(module, precision, reproducible, backend, packed)
                 changed.append(module)
                 if measure is not None:
                     reason = _slower(module, measure, slower)

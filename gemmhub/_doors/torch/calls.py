@@ -59,10 +59,10 @@ def _own(kind: Any) -> bool:
     return not any(x is not None and issubclass(kind, x) for x in known)
 
 
-def kept(precision: str | None, deterministic: bool, backend: str | None) -> dict[str, Any]:
+def kept(precision: str | None, reproducible: str | None, backend: str | None) -> dict[str, Any]:
     """The options that a layer, or a block, gives to each of its products; InputError where no product takes them."""
-    given: dict[str, Any] = {"precision": precision, "deterministic": deterministic, "backend": backend}
-    options = {name: x for name, x in given.items() if x is not None and x is not False}
+    given: dict[str, Any] = {"precision": precision, "reproducible": reproducible, "backend": backend}
+    options = {name: x for name, x in given.items() if x is not None}
     check(options)
     return options
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gemmhub._arrays.torch.operands import epilogue_dtype
+from gemmhub._call.options import pins_rows
 from gemmhub._doors.torch import activations, adjoints, scales, shapes
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.operands import OPERANDS
@@ -172,7 +173,7 @@ def _matrices(
     multiply, options, transposed = call.computed.multiply, call.options, call.computed.transposed
     of_a = of_b = None
     if wants_a:
-        if call.a_columns:
+        if call.a_columns and not pins_rows(options.get("reproducible")):
             of_a = multiply(b.t() if transposed else b, grad.t(), **options).t()
         else:
             of_a = multiply(grad, b if transposed else b.t(), **options)
@@ -189,7 +190,7 @@ def _matrices(
     return of_a, of_b, adjoints.fold(grad, shape, dtype) if wants_bias else None
 
 
-_SHARED = ("precision", "deterministic", "backend")
+_SHARED = ("precision", "reproducible", "backend")
 """Options of a product that the products of its gradients share."""
 
 

@@ -40,7 +40,7 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
 
     Parameters
     ----------
-    precision, deterministic, backend : as of :func:`gemmhub.matmul`, for each product in the block.
+    precision, reproducible, backend : as of :func:`gemmhub.matmul`, for each product in the block.
 
     Raises
     ------
@@ -50,6 +50,7 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
     See Also
     --------
     gemmhub.torch.accelerate : replace the linear layers of one model.
+    gemmhub.torch.override : all products of the process, in C++ and in compiled graphs, too.
     gemmhub.use : settings of gemmhub for a block of code.
 
     Examples
@@ -63,19 +64,19 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
         self,
         *,
         precision: str | None = None,
-        deterministic: bool = False,
+        reproducible: str | None = None,
         backend: str | None = None,
         **others: NoReturn,
     ) -> None:
         super().__init__()
         for name in others:
-            raise unexpected(name, ("precision", "deterministic", "backend"))
+            raise unexpected(name, ("precision", "reproducible", "backend"))
         if not _TRACED:
             raise InputError(
                 "use", f"torch {torch.__version__}, whose compiler passes over such a block",
                 f"torch {OLDEST} or later", "upgrade torch, or call gemmhub.matmul",
             )  # fmt: skip
-        self.options = calls.kept(precision, deterministic, backend)
+        self.options = calls.kept(precision, reproducible, backend)
         if not torch.compiler.is_compiling():
             plugin_arrays()  # registers the device types of plugins
 
@@ -213,8 +214,8 @@ def _broadcast(*shapes: Any, to: Any = None) -> bool:
     return to is None or tuple(shape) == tuple(to)
 
 
-def _of_rank(a_rank: int, b_rank: int) -> Callable[..., Product | None]:
-    """mm, bmm and mv: torch.matmul for operands of these numbers of dimensions only."""
+def of_ranks(a_rank: int, b_rank: int) -> Callable[..., Product | None]:
+    """The analysis of mm, bmm, mv or dot: torch.matmul for operands of these numbers of dimensions only."""
 
     def product(a: Any, b: Any, *, out: Any = None) -> Product | None:
         if not _alike(a, b) or a.dim() != a_rank or b.dim() != b_rank:
@@ -228,20 +229,20 @@ def _of_rank(a_rank: int, b_rank: int) -> Callable[..., Product | None]:
     return product
 
 
-def _added(rank: int) -> Callable[..., Product | None]:
-    """addmm and baddbmm."""
-    plain = _of_rank(rank, rank)
+def added(a_rank: int, b_rank: int) -> Callable[..., Product | None]:
+    """The analysis of addmm, baddbmm or addmv, with operands of these numbers of dimensions."""
+    plain = of_ranks(a_rank, b_rank)
 
     def product(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None) -> Product | None:
         result = plain(a, b, out=out)
         if result is None or not _alike(c, a, b) or (out is not None and not _written({}, out, out.shape, (c, a))):
             return None
-        shape, options = (*a.shape[:-1], b.shape[-1]), result.options
+        shape, options = (*a.shape[:-1], *b.shape[1:][-1:]), result.options
         if not _broadcast(c.shape, shape, to=shape) or not (_number(alpha, a) and _number(beta, a)):
             return None
         if alpha != 1:
             options["alpha"] = alpha
-        if beta == 1 and rank == 2 and c.shape == shape[1:] and not (a.is_cuda and a.dtype in _FLOATING[3:]):
+        if beta == 1 and b_rank == 2 and c.shape == shape[1:] and not (a.is_cuda and a.dtype in _FLOATING[3:]):
             options["bias"] = c
         elif beta != 0:
             options["c"], options["beta"] = c, beta
@@ -326,8 +327,8 @@ _parsed._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.co
 
 
 _T, _OUT, _SUM = torch.Tensor, ("out",), ("beta", "alpha")
-_MM, _BMM, _MV = _of_rank(2, 2), _of_rank(3, 3), _of_rank(2, 1)
-_ADDMM, _BADDBMM = _added(2), _added(3)
+_MM, _BMM, _MV = of_ranks(2, 2), of_ranks(3, 3), of_ranks(2, 1)
+_ADDMM, _BADDBMM = added(2, 2), added(3, 3)
 _TAKEN: dict[Any, Taken] = {
     torch.matmul: Taken(("input", "other"), _OUT, _matmul),
     torch.linalg.matmul: Taken(("input", "other"), _OUT, _matmul),

@@ -22,7 +22,7 @@ class Linear(torch.nn.Linear):
     """Compute ``activation(x @ weight.T + bias)`` in one product of gemmhub.
 
     It is a :class:`torch.nn.Linear` with the same parameters, initial values and ``state_dict``; ``precision``,
-    ``deterministic`` and ``backend`` are those of :func:`gemmhub.matmul`.
+    ``reproducible`` and ``backend`` are those of :func:`gemmhub.matmul`.
 
     With ``packed``, a layer on the CPU keeps its weight packed (:func:`gemmhub.pack`) between calls that autograd does
     not record, where that is expected to be faster for the rows of the call. The packed form is memory beside the
@@ -55,7 +55,7 @@ class Linear(torch.nn.Linear):
     if TYPE_CHECKING:  # torch.jit.script cannot read annotations of attributes that are strings
         activation: str | None
         precision: str | None
-        deterministic: bool
+        reproducible: str | None
         backend: str | None
         packed: bool
         options: dict[str, Any]
@@ -66,16 +66,16 @@ class Linear(torch.nn.Linear):
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
-        activation: str | None = None, precision: str | None = None, deterministic: bool = False,
+        activation: str | None = None, precision: str | None = None, reproducible: str | None = None,
         backend: str | None = None, packed: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(in_features, out_features, bias, device, dtype)
-        self._set(activation, precision, deterministic, backend, packed)
+        self._set(activation, precision, reproducible, backend, packed)
 
     @classmethod
     def from_linear(
         cls, linear: torch.nn.Linear, *, activation: str | None = None, precision: str | None = None,
-        deterministic: bool = False, backend: str | None = None, packed: bool = False,
+        reproducible: str | None = None, backend: str | None = None, packed: bool = False,
     ) -> Linear:  # fmt: skip
         """Return a layer that shares the parameters of ``linear``. InputError unless it is a plain torch.nn.Linear."""
         reason = reason_to_leave(linear) or _computed(linear)
@@ -86,23 +86,19 @@ class Linear(torch.nn.Linear):
         made.in_features, made.out_features = linear.in_features, linear.out_features
         made.weight, made.bias = linear.weight, linear.bias
         made.train(linear.training)
-        made._set(activation, precision, deterministic, backend, packed)
+        made._set(activation, precision, reproducible, backend, packed)
         return made
 
     def _set(
-        self, activation: str | None, precision: str | None, deterministic: bool, backend: str | None, packed: bool
+        self, activation: str | None, precision: str | None, reproducible: str | None, backend: str | None, packed: bool
     ) -> None:
         if packed is not True and packed is not False:
             raise InputError("packed", f"{packed!r}", "True or False")
         if activation is not None and activation not in EPILOGUES:
             raise InputError("activation", f"{activation!r}", ", ".join(EPILOGUES))
-        self.options = calls.kept(precision, deterministic, backend)
-        self.activation, self.precision, self.deterministic, self.backend = (
-            activation,
-            precision,
-            deterministic,
-            backend,
-        )
+        self.options = calls.kept(precision, reproducible, backend)
+        self.activation, self.precision = activation, precision
+        self.reproducible, self.backend = reproducible, backend
         self.packed = packed
 
     @property
@@ -128,7 +124,7 @@ class Linear(torch.nn.Linear):
         if torch.jit.is_scripting():  # torch.jit.script compiles this line alone
             return torch.ops.gemmhub.matmul(
                 input, self.weight.t(), bias=self.bias, activation=self.activation, precision=self.precision,
-                deterministic=self.deterministic, backend=self.backend,
+                reproducible=self.reproducible, backend=self.backend,
             )  # fmt: skip
         return self._product(input)
 
@@ -183,10 +179,13 @@ class Replaced(Linear, metaclass=_EqualToTorchs):
         return "Linear"
 
 
-def convert(module: Any, precision: str | None = None, backend: str | None = None, packed: bool = False) -> None:
+def convert(
+    module: Any, precision: str | None = None, reproducible: str | None = None, backend: str | None = None,
+    packed: bool = False,
+) -> None:  # fmt: skip
     """Let gemmhub compute a plain torch.nn.Linear, in place."""
     module.__class__ = Replaced
-    module._set(None, precision, False, backend, packed)
+    module._set(None, precision, reproducible, backend, packed)
 
 
 def revert(module: Any) -> None:
@@ -199,7 +198,7 @@ def revert(module: Any) -> None:
         module.__class__ = type(kind.__name__, (torch.nn.Linear,), own)
     else:
         return  # something else has changed its class since
-    for name in ("activation", "precision", "deterministic", "backend", "packed", "options", "_held"):
+    for name in ("activation", "precision", "reproducible", "backend", "packed", "options", "_held"):
         module.__dict__.pop(name, None)
 
 

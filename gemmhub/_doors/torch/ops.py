@@ -26,7 +26,7 @@ from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.operands import epilogue_dtype, output_dtype, torch_dtypes
 from gemmhub._base.wording import instance
 from gemmhub._call.describe import describe, product_shapes
-from gemmhub._call.options import Options, refuse_recorded, request, unknown
+from gemmhub._call.options import Options, pins_rows, refuse_recorded, request, unknown
 from gemmhub._doors.torch import activations, gradients, node, shapes
 from gemmhub._doors.torch.vmap import batched
 from gemmhub.errors import GemmhubError, InputError, ShapeError
@@ -38,13 +38,13 @@ OLDEST = "2.5"
 """The first version of torch where an operator in Python can have gradients and a rule for vmap."""
 
 _READ = gradients.READ
-_NAMES = (*_READ, "alpha", "beta", "out_dtype", "activation", "precision", "deterministic", "backend")
-_DEFAULTS = (*(None for _ in _READ), 1, 0, None, None, None, False, None)
+_NAMES = (*_READ, "alpha", "beta", "out_dtype", "activation", "precision", "reproducible", "backend")
+_DEFAULTS = (*(None for _ in _READ), 1, 0, None, None, None, None, None)
 _OPTIONS = ", ".join(
     [
         *(f"Tensor? {name}=None" for name in _READ),
         "Scalar alpha=1, Scalar beta=0, ScalarType? out_dtype=None, str? activation=None, str? precision=None",
-        "bool deterministic=False, str? backend=None",
+        "str? reproducible=None, str? backend=None",
     ]
 )
 _WRITTEN = ", ".join(f"Tensor({letter}!)? {name}=None" for letter, name in zip("bcdef", WRITTEN))
@@ -122,17 +122,17 @@ def _options(values: Sequence[Any]) -> dict[str, Any]:
 def _run(*arguments: Any) -> Tensor:
     """The kernel on every device: the direct path."""
     a, b, *values = map(_plain, arguments)
-    with _without_tangents():
+    with without_tangents():
         return api.matmul(a, b, **_options(values))
 
 
 def _run_both(*arguments: Any) -> tuple[Tensor, Tensor]:
     a, b, *values = map(_plain, arguments)
-    with _without_tangents():
+    with without_tangents():
         return node.EAGER.both(a, b, **_options(values))
 
 
-def _without_tangents() -> AbstractContextManager[object]:
+def without_tangents() -> AbstractContextManager[object]:
     """A block without forward mode, whose tangents are handled above the kernels."""
     return _set_fwd_grad_enabled(False) if tensors.forward_mode() else nullcontext()
 
@@ -316,6 +316,12 @@ def _vmap(argument: bool) -> Callable[..., Any]:
             if argument:
                 return tuple(map(called.result, results)), (0, 0)
             return called.result(results), 0
+        if pins_rows(arguments["reproducible"]):
+            raise InputError(
+                "reproducible", f"the bits of rows pinned, under vmap over {' and '.join(called.after)}: the epilogue "
+                "of all products would be computed apart from the sums", "a bias and scale_out that all products share",
+                'call the function once for each, or pass reproducible="run"',
+            )  # fmt: skip
         # What follows the sum is computed in the dtype of the epilogue, and rounded once.
         dtype, activation = output_dtype(a.dtype, b.dtype, arguments["out_dtype"]), arguments["activation"]
         wide = epilogue_dtype(a.dtype, b.dtype, dtype)

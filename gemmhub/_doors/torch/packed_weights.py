@@ -83,12 +83,12 @@ class PackedWeight:
     def _planned(self, a: Tensor, weight: Tensor, options: Mapping[str, Any]) -> tuple[Plan[Tensor], PackedB] | None:
         b, rows = weight.detach().t(), a.numel() // a.shape[-1]
         with locks.deciding:
-            backend = pack.saver(b, rows, options.get("backend"))
+            backend = pack.saver(b, rows, options.get("backend"), options.get("reproducible"))
         if backend is None:
             return None
         packed = self._packed
         if packed is None:
-            packed = self._packed = api.pack(b, m=rows, backend=backend)
+            packed = self._packed = api.pack(b, m=rows, backend=backend, reproducible=options.get("reproducible"))
         return (api.plan(a, packed, **options), packed) if packed.backend == backend else None
 
 

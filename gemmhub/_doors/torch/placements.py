@@ -40,6 +40,8 @@ class Sizes:
     wide: int
     """Bytes of an element of the accumulator, the dtype of partial results in collectives."""
     device: str
+    pinned: bool = False
+    """Whether the bits of rows are pinned, so that partial sums must not be added."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _axes(sizes: Sizes, devices: int) -> Iterator[Axis]:
         yield "m"
     if n >= devices:
         yield "n"
-    if sizes.a[-1] >= devices:
+    if sizes.a[-1] >= devices and not sizes.pinned:
         yield "k"
     yield from (i for i, size in enumerate(batch) if size >= devices)
 

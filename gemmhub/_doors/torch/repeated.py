@@ -14,6 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from gemmhub import api
+from gemmhub._call.options import pins_rows
 from gemmhub._doors.torch.collectives import waited
 
 Tensor = Any
@@ -58,11 +59,12 @@ def signature(a: Any, b: Any, out: Any, options: Mapping[str, Any]) -> Any:
         return None
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return None
+    pinned = pins_rows(options.get("reproducible"))  # the settings in force may pin what the options do not
     if not options:
-        return a._spec, b._spec
+        return a._spec, b._spec, pinned
     if not all(isinstance(x, _PLAIN) for x in options.values()) or options.get("stream") is not None:
         return None
-    return a._spec, b._spec, *options.items()
+    return a._spec, b._spec, pinned, *options.items()
 
 
 def find(key: Any) -> Prepared | None:

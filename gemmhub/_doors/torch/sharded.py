@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
 from gemmhub._base.wording import instance
-from gemmhub._call.options import refuse_operands, refuse_recorded
+from gemmhub._call.options import pins_rows, refuse_operands, refuse_recorded
 from gemmhub._doors.torch import activations, adjoints, collectives, gradients, node, overlapped, repeated
 from gemmhub._doors.torch.placements import Sizes, Split, choose, placed, scattered
 from gemmhub.epilogues import EPILOGUES
@@ -95,7 +95,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
 
 def _keep(key: Any, a: DTensor, b: DTensor, options: dict[str, Any], result: DTensor) -> None:
     """Keep this product prepared for its call signature, where its moves are single collectives, in one chunk."""
-    split, shape, _, dtype, wide = facts(a, b, options.get("out_dtype"))
+    split, shape, _, dtype, wide = facts(a, b, options)
     mesh = a.device_mesh
     changes = [
         (tuple(a.shape), placed(a.placements, a.ndim), split.a), (tuple(b.shape), placed(b.placements, b.ndim), split.b)
@@ -170,12 +170,16 @@ class Facts(NamedTuple):
     """torch's, of the accumulator."""
 
 
-def facts(a: DTensor, b: DTensor, out_dtype: Any) -> Facts:
-    """The split and dtypes of a product of operands of two dimensions or more."""
+def facts(a: DTensor, b: DTensor, options: Mapping[str, Any]) -> Facts:
+    """The split and dtypes of a product of operands of two dimensions or more.
+
+    InputError where the bits of rows are pinned and an operand is divided along k.
+    """
     mesh = a.device_mesh
     analysis: Facts = _facts(
-        tuple(a.shape), tuple(b.shape), a.dtype, b.dtype, out_dtype, tuple(mesh.shape), mesh.device_type,
-        tuple(a.placements), tuple(b.placements),
+        tuple(a.shape), tuple(b.shape), a.dtype, b.dtype, options.get("out_dtype"),
+        pins_rows(options.get("reproducible")), tuple(mesh.shape), mesh.device_type, tuple(a.placements),
+        tuple(b.placements),
     )  # fmt: skip
     return analysis
 
@@ -188,8 +192,8 @@ def _facts(*arguments: Any) -> Facts:
 
 @lru_cache(maxsize=1024)
 def _settled(
-    a: tuple[int, ...], b: tuple[int, ...], a_dtype: Any, b_dtype: Any, wanted: Any, mesh: tuple[int, ...], device: str,
-    a_placements: tuple[Any, ...], b_placements: tuple[Any, ...],
+    a: tuple[int, ...], b: tuple[int, ...], a_dtype: Any, b_dtype: Any, wanted: Any, pinned: bool,
+    mesh: tuple[int, ...], device: str, a_placements: tuple[Any, ...], b_placements: tuple[Any, ...],
 ) -> Facts:  # fmt: skip
     to_ours, to_torch = torch_dtypes()
     if wanted is not None and not isinstance(wanted, torch.dtype):
@@ -198,8 +202,16 @@ def _settled(
     wide = to_torch[dtypes.compute_dtype(to_ours[a_dtype], to_ours[b_dtype], to_ours[dtype])]
     shape = (*torch.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
     itemsize = max(a_dtype.itemsize, b_dtype.itemsize)
-    sizes = Sizes(a, b, shape, mesh, itemsize, wide.itemsize, device)
-    split = choose(sizes, placed(a_placements, len(a)), placed(b_placements, len(b)))
+    sizes = Sizes(a, b, shape, mesh, itemsize, wide.itemsize, device, pinned)
+    before = placed(a_placements, len(a)), placed(b_placements, len(b))
+    for name, dim, placements in zip("ab", (len(a) - 1, len(b) - 2), before):
+        if pinned and any(p == Shard(dim) and devices > 1 for p, devices in zip(placements, mesh)):
+            raise InputError(
+                "reproducible", f"the bits of rows pinned, and {name} placed {_named(placements)}, which divides k: "
+                "partial sums would be added", "operands divided along rows, columns or batches, or replicated",
+                f'redistribute {name}, or pass reproducible="run"',
+            )  # fmt: skip
+    split = choose(sizes, *before)
     return Facts(split, shape, _strides(shape), dtype, wide)
 
 
@@ -233,7 +245,7 @@ def ended(analysis: Facts, mesh: Any, activation: str | None) -> tuple[tuple[int
 
 def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
     """The product of matrices or stacks of them, whose gradients are those of its parts."""
-    analysis = facts(a, b, options.get("out_dtype"))
+    analysis = facts(a, b, options)
     split, shape, strides, dtype, wide = analysis
     mesh = a.device_mesh
     result_shape, result_strides = ended(analysis, mesh, options.get("activation"))
@@ -341,7 +353,8 @@ def _like(grad: DTensor, placements: Iterable[Any]) -> DTensor:
 
 def _over_rows(a: DTensor, g: DTensor, batch: Any, dtype: Any, transposed: bool, summed_product: Any) -> DTensor:
     """``a^H @ g`` of stacks, summed over all of their rows: on the rows that each device has, then over the devices."""
-    if batch or a.ndim == 2 or a.shape[:-1] != g.shape[:-1]:
+    pinned = pins_rows(summed_product.keywords["options"].get("reproducible"))  # a gradient of b adds over rows anyway
+    if batch or (a.ndim == 2 and not pinned) or a.shape[:-1] != g.shape[:-1]:
         return adjoints.right(a, g, batch, dtype, transposed, summed_product)
     to_a: list[Any] = []
     to_g: list[Any] = []
@@ -406,7 +419,7 @@ def explain(a: Any, b: Any, **options: Any) -> Decision:
     """The split of the product, the bytes it moves, and the local decision. No collective is called."""
     checked(a, b, options.pop("out", None), options)
     a, b = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
-    analysis = facts(a, b, options.get("out_dtype"))
+    analysis = facts(a, b, options)
     ended(analysis, a.device_mesh, options.get("activation"))
     split, wide, parts = analysis.split, analysis.wide, []
     before = placed(a.placements, a.ndim), placed(b.placements, b.ndim)

@@ -1,4 +1,4 @@
-"""What the bits of rows are pinned to: one backend and one order of sums, at every size, before and after tuning."""
+"""Rows of every size keep to one backend and one order of sums, before and after tuning."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def drawn(rng, shape, dtype=F32, spread_by=6.0):
 
 
 def restored(q, scale):
-    """What the elements stand for, in float64."""
+    """The numbers that the elements stand for, in float64."""
     return q.astype(F64) * spread(scale.astype(F64), q.shape)
 
 

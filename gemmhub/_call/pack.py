@@ -120,13 +120,11 @@ def _forms(problem: GemmProblem, eligible: list[Eligible], settings: Settings) -
             assert isinstance(refusal, Refusal)
             refused.append(Verdict(x.entry.name, x.entry.distribution, "refused", refusal.reason, refusal.remedy))
             continue
-        for answer in answers.answers(_by(x.entry.name, problem)):
-            if isinstance(answer, Verdict):
-                refused.append(answer)
-            elif pinned is None:
+        for answer in answers.answers(_by(x.entry.name, problem), None if pinned is None else pinned.order):
+            if isinstance(answer, Eligible):
                 forms.append(answer)
             else:
-                forms += answer.adding(pinned.order)
+                refused.append(answer)
     return sorted(forms, key=ranking.speed), refused
 
 

@@ -39,27 +39,19 @@ class Eligible:
         """The order of its candidate."""
         return next((x.order for x in self.offer.candidates if x.name == self.candidate), None)
 
-    def adding(self, order: str) -> list[Eligible]:
-        """This, with those of its candidates alone that add in ``order``; empty where none does."""
-        kept = [x for x in self.offer.candidates if x.order == order]
-        names = [x.name for x in kept]
-        if not kept:
-            return []
-        candidate = self.candidate if self.candidate in names else names[0]
-        return [replace(self, offer=replace(self.offer, candidates=kept), candidate=candidate)]
-
 
 _failures: OrderedDict[tuple[str, GemmProblem], Refusal] = OrderedDict()
 """Refusals of problems whose preparation raised, kept so that it is not repeated."""
 
 
-def answers(problem: GemmProblem, failures: bool = True) -> list[Eligible | Verdict]:
+def answers(problem: GemmProblem, order: str | None = None, failures: bool = True) -> list[Eligible | Verdict]:
     """The answer of every backend for the problem's device type, in order of discovery.
 
-    Without ``failures`` the kept refusals of problems whose preparation raised are ignored.
+    Where ``order`` is not None, candidates that add in other orders are left out. Without
+    ``failures`` the kept refusals of problems whose preparation raised are ignored.
     """
     return [
-        answer(entry, problem, problem, {}, None, failures)
+        answer(entry, problem, problem, {}, order, failures)
         for entry in registry.registry()
         if (not entry.device_types or problem.device.type in entry.device_types)
         and problem.packed_by in (None, entry.name)

@@ -78,13 +78,11 @@ def ranked_at(problem: GemmProblem, settings: Settings) -> GemmProblem | None:
 def candidates(problem: GemmProblem, settings: Settings) -> list[Eligible]:
     """The backends that may run ``problem``, in order of discovery: one, with candidates of one order, where bits of
     rows are pinned."""
-    eligible = answers.eligible_backends(problem)
     if not problem.pinned:
-        return eligible
+        return answers.eligible_backends(problem)
     pinned = pins.pin(problem, settings)
-    return [
-        y for x in eligible if pinned is not None and x.entry.name == pinned.backend for y in x.adding(pinned.order)
-    ]
+    found = [] if pinned is None else answers.answers(problem, pinned.order)
+    return [x for x in found if isinstance(x, Eligible) and pinned is not None and x.entry.name == pinned.backend]
 
 
 @neutral()  # once, and not for each question

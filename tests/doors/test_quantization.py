@@ -30,8 +30,8 @@ def drawn(rng, shape):
 @pytest.mark.parametrize("target", [E4M3, E5M2, I8], ids=str)
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_the_results_of_numpy(library, target, group, rng):
-    """Of the array's type and shape. A division may be a multiplication by the reciprocal: elements are compared by
-    the bound, scales to a rounding."""
+    """Results have the array's type and shape. A division may be a multiplication by the reciprocal: elements are
+    compared by the bound, scales to a rounding."""
     granularity, block = group
     for shape in ((2, 130, 257), (4, 0)) if target == I8 else ((2, 130, 257),):
         x = drawn(rng, shape)

@@ -63,7 +63,7 @@ class Decoder(torch.nn.Module):
         return torch.log_softmax(self.head(F.rms_norm(x[:, -1], (HIDDEN,))).float(), -1)
 
 
-def made(dtype):
+def decoder(dtype):
     torch.manual_seed(1)
     return Decoder().to("cuda", dtype).eval()
 
@@ -109,7 +109,7 @@ def prompts():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_a_prompt_alone_and_among_others(dtype, prompts):
-    model = made(dtype)
+    model = decoder(dtype)
     with door.override("batch", strict=True) as active:
         tokens, scores = decoded(model, prompts)
         for i in (0, 17, 63):
@@ -128,6 +128,6 @@ def test_a_prompt_alone_and_among_others(dtype, prompts):
 
 def test_torch_alone_differs(prompts):
     """The test above can fail: torch's products of one prompt and of many have other bits."""
-    model = made(torch.bfloat16)
+    model = decoder(torch.bfloat16)
     _, scores = decoded(model, prompts)
     assert any(not torch.equal(decoded(model, prompts[i : i + 1])[1][0], scores[i]) for i in (0, 17, 63))

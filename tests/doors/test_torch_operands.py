@@ -15,6 +15,7 @@ from products import F32 as NUMPY_F32
 from products import ratio
 
 import gemmhub
+from gemmhub import scale_layouts
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
 from gemmhub.numpy_backend.backend import NumpyBackend
@@ -47,8 +48,8 @@ def powers(rng, shape):
 
 def composed(a, b, activation=None, scale_a=None, scale_b=None, scale_out=None, bias=None, alpha=1):
     """The product by torch's own operators, and the argument of its activation."""
-    left = a if scale_a is None else a * scales.spread(scales.matrix("scale_a", scale_a), a.shape)
-    right = b if scale_b is None else b * scales.spread(scales.matrix("scale_b", scale_b), b.shape)
+    left = a if scale_a is None else a * scale_layouts.spread(scales.matrix("scale_a", scale_a), a.shape)
+    right = b if scale_b is None else b * scale_layouts.spread(scales.matrix("scale_b", scale_b), b.shape)
     x = alpha * (left @ right)
     x = x if bias is None else x + bias
     functions = {None: lambda x: x, "relu": torch.relu, "gelu": torch.nn.functional.gelu}

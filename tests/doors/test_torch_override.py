@@ -123,7 +123,7 @@ def test_calls_arrive_and_the_old_bits_return(name, rng, rows):
 def test_every_operator_is_needed(name, rng, rows, monkeypatch):
     """An operator that is left out is missed by the call of it."""
     operands = [draw(rng, *shape) for shape in ((5, 7), (5, 33), (33, 7), (33,), (3, 5, 33), (3, 33, 7))]
-    monkeypatch.setattr(override, "_OPERATORS", {k: x for k, x in override._OPERATORS.items() if k != name})
+    monkeypatch.setattr(override, "_OPERATORS", {**override._OPERATORS, name: lambda *operands, **named: None})
     with door.override() as active:
         CALLS[name](*operands)
     assert active.products == 0

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gemmhub import scale_layouts
 from gemmhub._arrays.torch.operands import epilogue_dtype
 from gemmhub._call.options import pins_rows
 from gemmhub._doors.torch import activations, adjoints, scales, shapes
@@ -255,7 +256,7 @@ def _split(x: Tensor, scale: Tensor | None, inner: int, wide: Any) -> tuple[Tens
     """
     if scale is None:
         return x, None
-    factors = scales.spread(scale, x.shape)
+    factors = scale_layouts.spread(scale, x.shape)
     return (x, factors) if factors.shape[inner] == 1 else (x.to(wide) * factors, None)
 
 
@@ -267,7 +268,7 @@ def _parts(
     grads: dict[str, Tensor | None] = {}
     name = f"scale_{operand}"
     if wants:
-        scaled = by if scale is None else by * scales.spread(scale, x.shape)
+        scaled = by if scale is None else by * scale_layouts.spread(scale, x.shape)
         grads[operand] = adjoints.fold(scaled, x.shape, dtype)
     if name in wanted and scale is not None:
         own = kept[name]

@@ -141,18 +141,15 @@ class Override:
             _thread.inside = True
             torch._C._set_grad_enabled(False)  # gradients and tangents are handled above the kernels
             with without_tangents():
-                analyse = _OPERATORS.get(name)
-                return None if analyse is None else self._product(name, analyse, arguments, named)
+                return self._product(name, arguments, named)
         finally:
             torch._C._set_grad_enabled(recorded)
             _thread.inside = False
 
-    def _product(
-        self, name: str, analyse: Analysis, arguments: tuple[Any, ...], named: Mapping[str, Any]
-    ) -> Tensor | None:
+    def _product(self, name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:
         """gemmhub's result; None where torch has to compute it."""
         written = named.get("out", arguments[0] if name.endswith("_") else None)  # it must not be a copy
-        product = analyse(*[x if x is written else _dense(x) for x in arguments], **named)
+        product = _OPERATORS[name](*[x if x is written else _dense(x) for x in arguments], **named)
         if product is None:
             self._leave(_refusal(name, arguments), "not a call that gemmhub takes", name, arguments)
             return None

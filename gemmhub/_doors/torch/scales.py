@@ -19,14 +19,6 @@ def matrix(name: str, x: Tensor) -> Tensor:
     return x.unsqueeze(1) if name == "scale_a" else x.unsqueeze(0)
 
 
-def spread(x: Tensor, shape: Any) -> Tensor:
-    """The factors of the elements of matrices of this shape; a dimension along which all are equal may have size 1."""
-    for dim in (-2, -1):
-        if x.shape[dim] != 1 and x.shape[dim] != shape[dim]:
-            x = x.repeat_interleave(BLOCK, dim).narrow(dim, 0, shape[dim])
-    return x
-
-
 def gathered(x: Tensor, shape: Any) -> Tensor:
     """``x``, which has an element for each of the operand, summed over the blocks of a scale of this shape."""
     for dim in (-2, -1):

@@ -242,7 +242,7 @@ def test_the_order_is_stated_and_is_that_of_every_size(unit) -> None:
 @pytest.mark.skipif(not NAMES, reason="no kernels of its own here")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_floats_are_one_chain(dtype, chain, rng) -> None:
-    """By the definition, subnormal numbers, signed zeros and infinities included, for matrices and for vectors."""
+    """Sums are those of the definition: subnormal numbers, signed zeros, infinities; matrices and vectors."""
     for m, n, k in (
         (70, 90, 700), (1, 333, 1031), (333, 1, 1031), (37, 29, 8), (5, 3, 1), (33, 100, 2050), (1, 1, 77), (1, 6, 77),
     ):  # fmt: skip

@@ -38,7 +38,7 @@ MOST = 8192
 """Rows of each a."""
 BATCH = {"reproducible": "batch"}
 SEED = int(os.environ.get("TEST_SEED", "1"))
-"""Of sizes and operands."""
+"""Seed of sizes and operands."""
 DTYPES = {
     "bfloat16": ("bfloat16", {}), "float16": ("float16", {}), "tf32": ("float32", {"precision": "tf32"}),
     "float32": ("float32", {}), "bf16x3": ("float32", {"precision": "bf16x3"}),

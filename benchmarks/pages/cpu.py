@@ -59,6 +59,27 @@ def reproducible() -> list[str]:
     return tables.rows(("dtype", "threads", "mean", "lowest", "products"), body)
 
 
+def quantized() -> list[str]:
+    """Return a row for each scaled product, and for the products of random sizes of each kind their mean ratio."""
+    files = [results.load(path) for path in sorted((results.FOLDER / "cpu").glob("scaled_*.json"))]
+    every: dict[tuple[str, str], dict[int, str]] = {}
+    for file in files:
+        drawn: dict[str, list[float]] = {}
+        for row in file["rows"]:
+            if row["drawn"]:
+                drawn.setdefault(row["operands"], []).append(row["ratio"])
+                continue
+            sizes = f"{row['m']} x {row['n']} x {row['k']}" + ("" if row["packed"] else ", b itself")
+            times = ", ".join(f"{name} {us:.0f}" for name, us in row["us"].items())
+            every.setdefault((row["operands"], sizes), {})[file["threads"]] = f"{times}: {row['ratio']:.2f}"
+        for operands, ratios in drawn.items():
+            text = f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            every.setdefault((operands, f"{len(ratios)} random sizes"), {})[file["threads"]] = text
+    threads = [file["threads"] for file in files]
+    head = ("operands", "product", *(f"{count} thread{'s' * (count > 1)}: us, ratio" for count in threads))
+    return tables.rows(head, [(*key, *(found.get(x, "-") for x in threads)) for key, found in sorted(every.items())])
+
+
 def _text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 

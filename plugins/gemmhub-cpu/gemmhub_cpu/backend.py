@@ -26,13 +26,17 @@ from gemmhub.dtypes import name_of
 from gemmhub.epilogues import ELEMENTWISE
 from gemmhub.numpy_backend.backend import NumpyBackend, blocked_kernel
 from gemmhub.numpy_backend.blocked import work_dtypes
+from gemmhub.operands import BLOCK, NO_OPERANDS
 from gemmhub.problem import GemmProblem
-from gemmhub_cpu import model, probe
+from gemmhub_cpu import block_scales, model, probe
+from gemmhub_cpu.block_scales import BlockGemm
 from gemmhub_cpu.convert import copyto, grain
 from gemmhub_cpu.model import Estimates
-from gemmhub_cpu.native_engine import NativeGemm
+from gemmhub_cpu.native_engine import NativeGemm, finishes
 from gemmhub_cpu.units import UNITS, Unit
 
+_FACTORS = ("scale_a", "scale_b", "scale_out")
+"""Operands that NumPy does not apply to the sums of a unit."""
 _CONVERTED = "converted blocks through SGEMM"
 _CHAINS = {"float32": "fma.f32", "float64": "fma.f64"}
 """The orders of the units for dtypes that BLAS has."""
@@ -44,7 +48,14 @@ class CpuBackend(Backend):
     name = "cpu"
     layout_sensitive = False
     by_bucket = True
-    takes: ClassVar = {**BASIC, "activation": frozenset(ELEMENTWISE), "reproducible": frozenset({"run", "batch"})}
+    takes: ClassVar = {
+        **BASIC,
+        "activation": frozenset(ELEMENTWISE),
+        "reproducible": frozenset({"run", "batch"}),
+        "scale_a": frozenset({"tensor", "row", "batch tensor", "batch row", "tensor x 128", "1x128"}),
+        "scale_b": frozenset({"tensor", "column", "batch tensor", "batch column", "tensor x 128", "128x1", "128x128"}),
+        "scale_out": frozenset({"tensor"}),
+    }
 
     def __init__(self, machine: probe.Machine | None = None, by_cost: bool = True) -> None:
         """For tests: ``machine`` masks what is there; not ``by_cost`` opens the gates that sizes decide."""
@@ -67,16 +78,20 @@ class CpuBackend(Backend):
             return refused
         machine, unit = self.machine, self.unit(problem)
         estimates = Estimates(problem)
+        if block_scales.needed(problem):
+            return self._offer_blocks(problem, unit, estimates)
         if unit is not None and _alone(unit, problem):
             return self._offer_alone(problem, unit, estimates)
         exact = "exact" if problem.compute_dtype.kind in "iu" else None  # a sum modulo 2**32 has no order
+        # Of one order results are equal: those that NumPy and the kernels round from integers need not be.
+        rounded = exact and unit is not None and problem.out.dtype.kind not in "iu"
         numpy, converting = self._numpy.seconds(problem), estimates.converted(machine.cores)
         # Never beyond the built-in backend's: it does the same, on one core.
-        convert = Candidate("convert", min(0.99 * numpy, converting), order=exact)
+        convert = Candidate("convert", min(0.99 * numpy, converting), order=None if rounded else exact)
         if problem.packed_by is not None:
             if unit is not None:
                 return _packed(unit.name, estimates.native(unit, machine), exact or unit.order)
-            return _packed(_CONVERTED, convert.seconds, exact)
+            return _packed(_CONVERTED, convert.seconds, convert.order)
         candidates = []
         gate = machine.why_no_native or f"no kernels of its own for {_dtypes(problem)}"
         if unit is not None:
@@ -109,10 +124,25 @@ class CpuBackend(Backend):
             return Refusal("too small: NumPy's loops end before a call does", "use the numpy backend", any_layout=True)
         return Offer((Candidate("native", seconds, order=unit.order),), lambda name: unit.name)
 
+    def _offer_blocks(self, problem: GemmProblem, unit: Unit | None, estimates: Estimates) -> Offer | Refusal:
+        """The offer for scales that differ by block of k."""
+        if unit is None:
+            return Refusal(
+                self.machine.why_no_native or f"no kernels of its own for {_dtypes(problem)}", "use the numpy backend"
+            )
+        seconds = estimates.native(unit, self.machine) + estimates.added_blocks()
+        gate = self._no_native(problem, unit, seconds, self._numpy.seconds(problem))
+        if gate:
+            return Refusal(gate, "use the numpy backend")
+        return Offer((Candidate("native", seconds),), lambda name: f"{unit.name}, {BLOCK} of k at a time")
+
     def _refused(self, problem: GemmProblem) -> Refusal | None:
         """The refusal of what no candidate runs, or runs faster than the built-in backend, whatever the units."""
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
+        if block_scales.needed(problem):
+            reason = block_scales.refusal(problem)
+            return Refusal(f"scales of blocks: {reason}", "use the numpy backend") if reason else None
         unit = self.unit(problem)
         if unit is not None and _alone(unit, problem):
             return None
@@ -130,17 +160,33 @@ class CpuBackend(Backend):
             )
         if problem.packed_by is None:
             return None
-        if not _in_32_bits(problem):
-            single = replace(problem, compute_dtype=np.dtype(np.int32 if problem.a.dtype.kind == "i" else np.float32))
-            if self.unit(single) is not None:
+        single = np.dtype(np.int32 if problem.a.dtype.kind == "i" else np.float32)
+        if unit is not None:
+            return None
+        dtype = problem.a.dtype
+        if dtype.kind in "iu" and dtype.itemsize >= 4:  # of units whose results are such integers
+            exact = replace(problem, out=replace(problem.out, dtype=dtype), compute_dtype=dtype, operands=NO_OPERANDS)
+            if self.unit(exact) is not None:
                 return Refusal(
-                    f"b may be packed for kernels which accumulate in 32 bits, not in {problem.compute_dtype}",
-                    "multiply by the unpacked b, or leave out_dtype= and scalars beyond float32 away",
+                    f"b may be packed for kernels whose results are {dtype}, not {problem.out.dtype}",
+                    f"multiply by the unpacked b, or pass out_dtype={dtype}",
                 )
-        return None
+        if self.unit(replace(problem, compute_dtype=single, operands=NO_OPERANDS)) is None:
+            return None
+        if _in_32_bits(problem):
+            return Refusal(
+                f"b may be packed for kernels which scale results in float32, not in {problem.out.dtype}",
+                "multiply by the unpacked b, or pass out_dtype=float32",
+            )
+        return Refusal(
+            f"b may be packed for kernels which accumulate in 32 bits, not in {problem.compute_dtype}",
+            "multiply by the unpacked b, or leave out_dtype= and scalars beyond float32 away",
+        )
 
     def unit(self, problem: GemmProblem) -> Unit | None:
         """The best unit of our own kernels that multiplies such operands here; None where there is none."""
+        if block_scales.needed(problem):
+            problem = block_scales.of_block(problem)
         return next((unit for unit in UNITS if unit.name in self.machine.native and _takes(unit, problem)), None)
 
     def _no_native(self, problem: GemmProblem, unit: Unit, seconds: float, numpy: float) -> str:
@@ -155,6 +201,8 @@ class CpuBackend(Backend):
         return "packing would cost more than it saves" if seconds > numpy else ""
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel | Refusal:
+        if block_scales.needed(problem):
+            return self._prepare_blocks(problem, candidate, workspace_limit)
         engine = self._engine(problem, candidate, workspace_limit)
         packed = ", b packed beforehand" if problem.packed_by is not None else ""
         if engine is not None and engine.scratch_bytes:
@@ -173,6 +221,15 @@ class CpuBackend(Backend):
         converted = blocked_kernel(problem, workspace_limit, copyto)
         description = f"converted by {self.machine.cores} cores: {converted.description}{packed}"
         return replace(converted, description=description, any_size=not packed)
+
+    def _prepare_blocks(self, problem: GemmProblem, candidate: str, limit: int) -> Kernel | Refusal:
+        unit = self.unit(problem)
+        if unit is None or candidate != "native" or block_scales.refusal(problem):
+            return Refusal(f"{candidate} does not run these operands", "leave the candidate's name out")
+        engine = BlockGemm(problem, unit, limit)
+        if not engine.scratch_bytes:
+            return Refusal(_too_little(engine, limit), "raise the setting workspace_mib")
+        return Kernel(engine, engine.description, engine.scratch_bytes, any_size=True)
 
     def _engine(self, problem: GemmProblem, candidate: str, limit: int) -> NativeGemm | None:
         """The engine of a candidate, which has no scratch memory where ``limit`` bytes do not suffice; None where
@@ -201,7 +258,7 @@ def _packed(engine: str, seconds: float | None, order: str | None) -> Offer:
     return Offer((Candidate("packed", seconds, order=order),), lambda name: f"{engine}, b packed beforehand")
 
 
-def _too_little(engine: NativeGemm, limit: int) -> str:
+def _too_little(engine: NativeGemm | BlockGemm, limit: int) -> str:
     return f"{limit / 2**20:.4g} MiB of workspace do not suffice for {engine.description}"
 
 
@@ -231,6 +288,11 @@ def _alone(unit: Unit, problem: GemmProblem) -> bool:
 
 
 def _takes(unit: Unit, problem: GemmProblem) -> bool:
+    """Whether ``unit`` multiplies the operands of ``problem``, in its dtype, and scales them where the problem does."""
+    return _multiplies(unit, problem) and (problem.operands.keys().isdisjoint(_FACTORS) or finishes(unit, problem))
+
+
+def _multiplies(unit: Unit, problem: GemmProblem) -> bool:
     """Whether ``unit`` multiplies the operands of ``problem``, in its dtype."""
     names = name_of(problem.a.dtype), name_of(problem.b.dtype)
     if unit.exact:
@@ -242,6 +304,4 @@ def _takes(unit: Unit, problem: GemmProblem) -> bool:
         return pinned and problem.compute_dtype == problem.a.dtype and unit.order == chain
     if not _in_32_bits(problem):
         return False
-    return all(
-        name in ("float16", "bfloat16", "float32") if unit.pair == "float" else name == unit.pair for name in names
-    )
+    return all(name in unit.operands for name in names) and (names != ("int8", "int8") or unit.pair == "int8")

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from gemmhub.dtypes import epilogue_dtype
 from gemmhub.numpy_backend.activations import activate
-from gemmhub.numpy_backend.ending import combine
+from gemmhub.numpy_backend.ending import combine, store
 from gemmhub.numpy_backend.scratch import Lease
 from gemmhub.problem import GemmProblem
 
@@ -22,8 +23,9 @@ def finish_tile(
 
     ``c`` has all rows and columns of the matrix, ``bias`` all its elements. The tile is overwritten.
     """
-    if tile.dtype == np.int32 and target.dtype != np.int32:
-        tile = tile.astype(target.dtype)  # integers wrap to the result's width before the epilogue
+    wide = epilogue_dtype(tile.dtype, target.dtype)
+    if tile.dtype != wide:
+        tile = tile.astype(wide)  # integers wrap to the width of an integer result before the epilogue
     if not problem.plain:
         vector = None
         if bias is not None and problem.bias is not None:
@@ -32,4 +34,4 @@ def finish_tile(
         combine(lease, tile, alpha, [(factor, x) for factor, x in ((beta, addend), (1, vector)) if x is not None])
         if problem.activation is not None:
             activate(problem.activation, tile)
-    np.copyto(target, tile, casting="unsafe")
+    store(np.copyto, target, tile)

@@ -80,7 +80,7 @@ def _declare(library: Any) -> None:
     integer, pointer, real, array = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double, ctypes.py_object
     functions = {
         "product": (pointer, integer, array, array, array),
-        "product_with": (pointer, integer, array, array, integer, array, array, array, real, real),
+        "product_with": (pointer, integer, array, array, integer, *(array,) * 6, real, real),
         "pack_array": (pointer, integer, array, integer),
         "bytes_of_packed": (pointer, integer, integer),
         "workspace_of": (pointer, integer, integer, integer, integer, integer),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from gemmhub.dtypes import name_of
 from gemmhub.numpy_backend.probe import sgemm_rate
+from gemmhub.operands import BLOCK
 from gemmhub.problem import GemmProblem
+from gemmhub_cpu.native_engine import finishes
 from gemmhub_cpu.probe import Machine
 from gemmhub_cpu.units import Unit
 
@@ -45,7 +47,8 @@ def by_vector(problem: GemmProblem, unit: Unit) -> bool:
     """
     folds = problem.batch_count > 1 and problem.b.layout.matrices == 1
     ordered = problem.pinned and not (unit.chained or unit.order == "exact")
-    return 1 in (problem.m, problem.n) and not folds and not ordered and unit.pair != "int64"
+    decoded = unit.order != "exact" and 1 in (problem.a.dtype.itemsize, problem.b.dtype.itemsize)
+    return 1 in (problem.m, problem.n) and not (folds or ordered or decoded) and unit.pair != "int64"
 
 
 def exchanges(problem: GemmProblem) -> bool:
@@ -89,8 +92,7 @@ class Estimates:
         if not self._packed:
             packed += b * (strips if m <= _FEW_ROWS else pack)
         finished = self._results * pack
-        as_summed = problem.plain and self._dtypes[2] in ("int32", unit.pair)
-        if unit.pair.startswith("int") and not as_summed:
+        if unit.pair.startswith("int") and not finishes(unit, problem):
             call += _PYTHON_EPILOGUE
             finished += self._results * 1e-9
         # A micro-tile is multiplied as a whole, but for vectors of 16 columns on AVX-512.
@@ -99,8 +101,13 @@ class Estimates:
         rows, step = -(-m // height) * height, min(columns, 16 if columns == 48 else 48)
         padded = rows * -(-n // step) * step / max(1, m * n)
         product = padded * self._sgemm / unit.gain
-        width = 4 if unit.pair == "float" else problem.b.dtype.itemsize
+        width = {"float": 4, "bfloat16": 2}.get(unit.pair, problem.b.dtype.itemsize)
         return call + max(product, self._reading(width, cores)) + (packed + finished) / cores
+
+    def added_blocks(self) -> float:
+        """Seconds that products of blocks of k take beside one product: a call each, and sums that are read again."""
+        blocks = -(-self._problem.k // BLOCK) - 1
+        return blocks * (_OWN_CALL + self._results * 8 / _VECTOR_RATE)
 
     def _reading(self, itemsize: int, cores: int) -> float:
         """Seconds in which a packed b of elements of ``itemsize`` bytes is read; 0 where b is packed or converted in

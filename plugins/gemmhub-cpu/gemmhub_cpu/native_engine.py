@@ -30,13 +30,15 @@ Array = Any
 
 _DTYPES = {
     "int8": 0, "int32": 1, "uint32": 1, "float16": 2, "bfloat16": 3, "float32": 4, "int64": 5, "uint64": 5,
-    "float64": 6,
+    "float64": 6, "float8_e4m3fn": 7, "float8_e5m2": 8,
 }  # fmt: skip
 """The numbers of ``Dtype`` in unit.h."""
 _NO_WORKSPACE, _UNLIKE, _SHARED = 1, 2, 3
 """``Status`` of arrays.cpp."""
 _FINISHED = ("float16", "bfloat16", "float32")
-"""Dtypes of results, and addends, that the kernels finish."""
+"""Dtypes of results, and addends, that the kernels finish; of addends also int32."""
+_EXTRAS = ("c", "bias", "scale_a", "scale_b", "scale_out")
+"""The operands beside a, b and out, in the order of the native call."""
 _ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 """The numbers of ``Activation`` in gemm.h."""
 
@@ -95,6 +97,21 @@ class Packed:
 _memory = Scratch()
 
 
+def accumulator(unit: Unit, problem: GemmProblem) -> Any:
+    """The dtype in which ``unit`` sums the products of ``problem``."""
+    out = problem.out.dtype
+    wide = {"int8": np.dtype(np.int32), "int32": out, "int64": out, "float64": np.dtype(np.float64)}
+    return wide.get(unit.pair, np.dtype(np.float32))
+
+
+def finishes(unit: Unit, problem: GemmProblem) -> bool:
+    """Whether the kernels finish all results of ``problem``: any epilogue in float32, of other results none."""
+    sums = accumulator(unit, problem)
+    if sums in (np.float32, np.int32) and problem.out.dtype.name in _FINISHED:
+        return problem.c is None or problem.c.dtype.name in (*_FINISHED, "int32")
+    return problem.plain and problem.out.dtype == sums
+
+
 class NativeGemm:
     """A product bound to a unit: call it with operands of any sizes. Usable from several threads at once."""
 
@@ -103,10 +120,8 @@ class NativeGemm:
         self.problem = problem
         self.unit = unit
         self._library = library.load().library
-        out = problem.out.dtype
-        wide = {"int8": np.dtype(np.int32), "int32": out, "int64": out, "float64": np.dtype(np.float64)}
-        self._accumulator = wide.get(unit.pair, np.dtype(np.float32))
-        self.fused = self._finishes()
+        self._accumulator = accumulator(unit, problem)
+        self.fused = finishes(unit, problem)
         """Whether the kernels finish all results."""
         self._beforehand = problem.packed_by is not None
         self._panels = not (self.fused or self._beforehand or 1 in (problem.m, problem.n))
@@ -166,13 +181,6 @@ class NativeGemm:
         beside = column * -(-width // columns) * columns + tile * width * rows
         return 0 if n and not width else need, beside, width, rows
 
-    def _finishes(self) -> bool:
-        """Whether the kernel finishes its tiles: any epilogue in float32."""
-        problem = self.problem
-        if self._accumulator != np.float32:
-            return problem.plain and problem.out.dtype == self._accumulator
-        return all(x.dtype.name in _FINISHED for x in (problem.out, problem.c) if x is not None)
-
     def pack(self, b: Array) -> Packed:
         return Packed(self._library, self._prepared, self.unit.columns, b)
 
@@ -200,17 +208,17 @@ class NativeGemm:
         """A kernel's ``direct_epilogue``, where the kernels finish all results of a problem that is not plain."""
         run, empty = self._run, self._empty
         problem = self.problem
-        scaled, with_c, with_bias = not problem.alpha_is_one, problem.c is not None, problem.bias is not None
+        scaled, with_c = not problem.alpha_is_one, problem.c is not None
+        names = [name if name in problem.operands else None for name in _EXTRAS]
 
         def product(a: Array, b: Array | Packed, out: Array | None, options: Mapping[str, Any]) -> Array:
             result = empty(a, b) if out is None else out
-            c, bias = options["c"] if with_c else None, options["bias"] if with_bias else None
-            # A call may have them as scalars, lists or memory maps, which the kernels cannot read.
-            if with_c and c.__class__ is not np.ndarray:
-                c = np.asarray(c)
-            if with_bias and bias.__class__ is not np.ndarray:
-                bias = np.asarray(bias)
-            run(a, b, result, c, bias, options["alpha"] if scaled else 1, options["beta"] if with_c else 0)
+            extras = [None if name is None else options[name] for name in names]
+            for i, x in enumerate(extras):
+                # A call may have them as scalars, lists or memory maps, which the kernels cannot read.
+                if x is not None and x.__class__ is not np.ndarray:
+                    extras[i] = np.asarray(x)
+            run(a, b, result, options["alpha"] if scaled else 1, options["beta"] if with_c else 0, *extras)
             return result
 
         return product
@@ -233,17 +241,18 @@ class NativeGemm:
         if all(x.dtype is dtype for x, dtype in pairs) or any(x.dtype != dtype for x, dtype in pairs):
             given = ", ".join(f"{x.dtype} {x.shape}" for x in operands)
             raise KernelError(
-                "cpu", f"a, b and out are {given}, or c or bias does not fit them; prepared for {self.problem}"
+                "cpu",
+                f"a, b and out are {given}, or c, bias or a scale does not fit them; prepared for {self.problem}",
             )
         return tuple(x.view(dtype) for x, dtype in pairs)
 
     def __call__(
         self, a: Array, b: Array | Packed, out: Array, alpha: Any, beta: Any, stream: Any,
-        c: Array | None = None, bias: Array | None = None,
+        c: Array | None = None, bias: Array | None = None, **factors: Array,
     ) -> None:  # fmt: skip
         """A kernel's ``run``."""
         if self.fused:
-            self._run(a, b, out, c, bias, alpha, beta)
+            self._run(a, b, out, alpha, beta, c, bias, **factors)
             return
         if bias is not None and self._accumulator == np.float32:
             with DefaultMode():
@@ -252,8 +261,9 @@ class NativeGemm:
             self._multiply_and_finish(left, right, result, addend, bias, alpha, beta)
 
     def _run(
-        self, a: Array, b: Array | Packed, out: Array, c: Array | None = None, bias: Array | None = None,
-        alpha: Any = 1, beta: Any = 0,
+        self, a: Array, b: Array | Packed, out: Array, alpha: Any = 1, beta: Any = 0, c: Array | None = None,
+        bias: Array | None = None, scale_a: Array | None = None, scale_b: Array | None = None,
+        scale_out: Array | None = None,
     ) -> None:  # fmt: skip
         """One call of the kernels. ``out`` may overlap any operand."""
         right, packed = b, 0
@@ -262,15 +272,16 @@ class NativeGemm:
                 raise KernelError("cpu", f"a is {a.shape} and out {out.shape}; b was packed as {b.shape}")
             right, packed = None, b.address
         status = self._library.gemmhub_cpu_product_with(
-            self._prepared.address, min(self.threads, limits.chosen()), a, right, packed, out, c, bias, alpha, beta
-        )
+            self._prepared.address, min(self.threads, limits.chosen()), a, right, packed, out, c, bias, scale_a,
+            scale_b, scale_out, alpha, beta,
+        )  # fmt: skip
         if status == _SHARED:
             beside = np.empty(out.shape, out.dtype)
-            self._run(a, b, beside, c, bias, alpha, beta)
+            self._run(a, b, beside, alpha, beta, c, bias, scale_a, scale_b, scale_out)
             out[...] = beside
         elif status:
             left, like, into = self._alike(status, a, np.empty(0, self._prepared.expected[1]) if packed else b, out)
-            self._run(left, b if packed else like, into, c, bias, alpha, beta)
+            self._run(left, b if packed else like, into, alpha, beta, c, bias, scale_a, scale_b, scale_out)
 
     def _matrices(self, a: Array, b: Array | Packed, out: Array, c: Array | None) -> Iterator[tuple[Any, ...]]:
         """The products of two matrices that a call is made of: one, where a batch shares b and is dense."""

@@ -14,9 +14,14 @@ STEM = "gemmhub_cpu_kernels"
 """The beginning of the library's file name, by which threadpoolctl finds it."""
 ROOT = Path(__file__).parent
 FOLDER = ROOT / "kernels"
-FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-exceptions", "-fno-rtti", "-Wl,--as-needed", "-s")
+ARITHMETIC = ("-ffp-contract=off",)
+"""No product and sum of an epilogue are contracted: an element has the same bits in every code path."""
+FLAGS = (
+    "-O2", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-exceptions", "-fno-rtti", *ARITHMETIC,
+    "-Wl,--as-needed", "-s",
+)  # fmt: skip
 """Options of g++. Without symbols, which would hold paths, the same compiler makes the same bytes anywhere."""
-CHECK_FLAGS = ("-O2", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-ldl", "-Wl,--as-needed", "-s")
+CHECK_FLAGS = ("-O3", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-ldl", "-Wl,--as-needed", "-s")
 _DIGITS = 32
 """Digits of the content's digest in a file's name, as :mod:`gemmhub.kit.native.cache` writes and compares them."""
 

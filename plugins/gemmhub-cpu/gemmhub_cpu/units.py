@@ -24,7 +24,7 @@ class Unit:
     """Its place in ``kUnits`` of the architecture's units.cpp."""
     pair: str
     """The dtype of both operands; "float" for any two of float16, bfloat16 and float32; "int32" and "int64" for
-    unsigned ones, too."""
+    unsigned ones, too. "bfloat16" and "float" also for :data:`DECODED`, but for two of int8."""
     flags: tuple[str, ...]
     """Requirements of the unit: words of /proc/cpuinfo, and those of :data:`UNLISTED`."""
     gain: float
@@ -51,12 +51,20 @@ class Unit:
         """Whether it adds in one chain, as the kernels for pinned vectors do."""
         return self.order.startswith("fma.")
 
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The dtypes of its operands."""
+        wider = {"bfloat16": ("bfloat16", *DECODED), "float": ("float16", "bfloat16", "float32", *DECODED)}
+        return wider.get(self.pair, (self.pair,))
+
     @cached_property
     def columns(self) -> int:
         """Columns of a micro-panel of b: packed memory begins at a multiple of it."""
         return next(count for word, count in _COLUMNS.items() if word in self.name)
 
 
+DECODED = ("float8_e4m3fn", "float8_e5m2", "int8")
+"""Dtypes that packing converts, exactly, to the floats of a unit."""
 UNLISTED = {1: "avx_vnni_int8", 2: "amx_fp16"}
 """Instructions that /proc/cpuinfo does not list, by the bits that ``gemmhub_cpu_features`` of units.cpp returns."""
 UNITS = (

@@ -24,7 +24,7 @@ struct Prepared {  // of arrays.cpp
 extern "C" {
 int64_t gemmhub_cpu_product(const Prepared*, int64_t, const void*, const void*, const void*);
 int64_t gemmhub_cpu_product_with(const Prepared*, int64_t, const void*, const void*, int64_t, const void*, const void*,
-                                 const void*, double, double);
+                                 const void*, const void*, const void*, const void*, double, double);
 int64_t gemmhub_cpu_pack_array(const Prepared*, int64_t, const void*, int64_t);
 int64_t gemmhub_cpu_bytes_of_packed(const Prepared*, int64_t, int64_t);
 }
@@ -112,7 +112,8 @@ void one(std::mt19937* random) {
       plain ? gemmhub_cpu_product(&p, 2, a.object(), b.object(), out.object())
             : gemmhub_cpu_product_with(&p, 2, a.object(), packed ? &kNone : b.object(),
                                        packed ? reinterpret_cast<int64_t>(memory.data()) : 0, out.object(),
-                                       has_c ? c.object() : &kNone, has_bias ? bias.object() : &kNone, alpha, beta);
+                                       has_c ? c.object() : &kNone, has_bias ? bias.object() : &kNone, &kNone, &kNone, &kNone, alpha,
+                                       beta);
   if (status) fail("a call returned a status");
   for (int64_t x = 0; x < batch; ++x)
     for (int64_t i = 0; i < m; ++i)

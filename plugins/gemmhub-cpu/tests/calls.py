@@ -12,7 +12,7 @@ from gemmhub_cpu.units import Unit
 
 Array = Any
 
-_CALL = struct.Struct("=29q2d")
+_CALL = struct.Struct("=36q2d")
 _NO_MATRIX = (0, 0, 0, 0)
 
 
@@ -20,18 +20,24 @@ def _matrix(x: Array) -> tuple[int, int, int, int]:
     return x.ctypes.data, *x.strides, native_engine._DTYPES[x.dtype.name]
 
 
+def _strip(x: Array | None, out: Array) -> tuple[int, int, int]:
+    return (0, 0, 0) if x is None else (x.ctypes.data, *np.broadcast_to(x, out.shape).strides)
+
+
 def described(
     unit: Unit, a: Array, b: Array | Packed, out: Array, *, c: Array | None = None, bias: Array | None = None,
+    scale_a: Array | None = None, scale_b: Array | None = None, scale_out: Array | None = None,
     activation: str | None = None, alpha: float = 1.0, beta: float = 0.0, workspace: tuple[int, int] = (0, 0),
     threads: int = 2, pinned: bool = False,
 ) -> bytes:  # fmt: skip
-    """The bytes of ``Call``. ``bias`` is float32 of out's shape, with strides of 0; ``workspace`` (address, bytes)."""
+    """The bytes of ``Call``. ``bias`` and scales are float32 and broadcast to out; ``workspace`` (address, bytes)."""
     (m, k), n = a.shape, out.shape[1]
     right, address = (_NO_MATRIX, b.address) if isinstance(b, Packed) else (_matrix(b), 0)
     return _CALL.pack(
         unit.index, threads, m, n, k, *_matrix(a), *right, address, *_matrix(out),
         *(_NO_MATRIX if c is None else _matrix(c)),
-        *((0, 0, 0) if bias is None else (bias.ctypes.data, *bias.strides)), native_engine._ACTIVATIONS[activation],
+        *(word for x in (bias, scale_a, scale_b) for word in _strip(x, out)),
+        0 if scale_out is None else scale_out.ctypes.data, native_engine._ACTIVATIONS[activation],
         pinned, *workspace, alpha, beta,
     )  # fmt: skip
 

@@ -19,6 +19,14 @@ void finish_by_16(const Call& call, const float* sums, int64_t stride, int64_t r
 
 namespace {
 
+constexpr gemmhub::Unit kIntegers = {gemmhub::Word::kInt8x4}, kFloats = {gemmhub::Word::kFloat32};
+
+}  // namespace
+
+const gemmhub::Unit* const gemmhub::kUnits[] = {&kFloats, &kIntegers};  // the sums of a unit: floats, and integers
+
+namespace {
+
 using namespace gemmhub;
 
 constexpr int64_t kSums = 64, kBytes = 1 << 14;
@@ -57,9 +65,13 @@ bool alike(const Operands& x, char* first, char* second) {
     call.beta = drawn(0, 1) ? 1 : -0.5;
   }
   if (drawn(0, 1)) {
-    call.bias = reinterpret_cast<int64_t>(x.bias);
-    (drawn(0, 1) ? call.bias_row_stride : call.bias_column_stride) = 4 * drawn(1, 2);
+    call.bias.data = reinterpret_cast<int64_t>(x.bias);
+    (drawn(0, 1) ? call.bias.row_stride : call.bias.column_stride) = 4 * drawn(1, 2);
   }
+  for (Strip* scale : {&call.scale_a, &call.scale_b})
+    if (drawn(0, 1)) *scale = {reinterpret_cast<int64_t>(x.bias + drawn(0, 50)), 4 * drawn(0, 2), 4 * drawn(0, 2)};
+  if (!drawn(0, 3)) call.scale_out = reinterpret_cast<int64_t>(x.bias);
+  call.unit = drawn(0, 1);
   call.activation = drawn(0, 1) ? drawn(1, 4) : 0;
   const int64_t offset = size * drawn(0, 40);
   for (char* at : {first, second}) {
@@ -71,7 +83,7 @@ bool alike(const Operands& x, char* first, char* second) {
   if (!std::memcmp(first, second, kBytes)) return true;
   std::printf("dtype %ld, %ld x %ld from %ld, %ld, c %d, bias %d, activation %ld\n", static_cast<long>(call.out.dtype),
               static_cast<long>(rows), static_cast<long>(columns), static_cast<long>(row), static_cast<long>(column), call.c.data != 0,
-              call.bias != 0, static_cast<long>(call.activation));
+              call.bias.data != 0, static_cast<long>(call.activation));
   return false;
 }
 

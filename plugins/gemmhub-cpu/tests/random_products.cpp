@@ -42,20 +42,21 @@ struct Chosen {
 
 std::vector<Chosen> units() {
   std::vector<Chosen> found;
-  const std::vector<int64_t> floats = {kFloat16, kBfloat16, kFloat32};
+  const std::vector<int64_t> floats = {kFloat16, kBfloat16, kFloat32, kInt8, kE4m3, kE5m2};
+  const std::vector<int64_t> narrow = {kBfloat16, kInt8, kE4m3, kE5m2};
 #ifdef __aarch64__
   constexpr unsigned long kDot = 1ul << 20, kI8mm = 1ul << 13, kBf16 = 1ul << 14;  // of hwcap.h
   if (getauxval(AT_HWCAP) & kDot) found.push_back({0, {kInt8}});
   if (getauxval(AT_HWCAP2) & kI8mm) found.push_back({1, {kInt8}});
-  if (getauxval(AT_HWCAP2) & kBf16) found.push_back({2, {kBfloat16}});
+  if (getauxval(AT_HWCAP2) & kBf16) found.push_back({2, narrow});
   found.push_back({3, floats});
   found.push_back({4, {kFloat64}});
 #else
   if (__builtin_cpu_supports("avx512vnni")) found.push_back({0, {kInt8}});
   found.push_back({1, {kInt8}});
   found.push_back({2, {kInt8}});
-  if (__builtin_cpu_supports("avx512bf16")) found.push_back({3, {kBfloat16}});
-  found.push_back({4, {kBfloat16}});
+  if (__builtin_cpu_supports("avx512bf16")) found.push_back({3, narrow});
+  found.push_back({4, narrow});
   if (__builtin_cpu_supports("avx512bw")) found.push_back({5, floats});
   found.push_back({6, floats});
   found.push_back({7, {kInt32}});
@@ -87,6 +88,12 @@ double wide(const char* at, int64_t dtype) {
   }
   uint32_t bits = 0;
   std::memcpy(&bits, at, size_of(dtype));
+  if (dtype == kE4m3) {
+    const int exponent = bits >> 3 & 15, fraction = bits & 7;
+    const double value = (bits & 127) == 127 ? NAN : std::ldexp(exponent ? 8 + fraction : fraction, (exponent ? exponent : 1) - 10);
+    return bits >> 7 ? -value : value;
+  }
+  if (dtype == kE5m2) bits <<= 8, dtype = kFloat16;
   if (dtype == kFloat16) {
     const int exponent = bits >> 10 & 31, fraction = bits & 1023;
     double value = exponent == 31 ? (fraction ? NAN : INFINITY)
@@ -116,6 +123,8 @@ void put_integer(char* at, int64_t dtype, int value) {
   uint32_t bits;
   std::memcpy(&bits, &single, 4);
   if (dtype == kBfloat16) bits >>= 16;
+  if (dtype == kE4m3) bits = (bits >> 31) << 7 | (value ? (bits >> 20 & 0x7ff) - (120u << 3) : 0);
+  if (dtype == kE5m2) bits = (bits >> 31) << 7 | (value ? (bits >> 21 & 0x3ff) - (112u << 2) : 0);
   if (dtype == kFloat16) bits = (bits >> 31) << 15 | (value ? (bits >> 13 & 0x3ffff) - (112u << 10) : 0);
   put_bits(at, dtype, bits);
 }
@@ -126,6 +135,8 @@ void put_random(std::mt19937& random, char* at, int64_t dtype) {
   if (integral(dtype)) return put_bits(at, dtype, uint64_t{bits} << 32 | static_cast<uint32_t>(bits * 2654435761u));
   if (dtype == kFloat64)
     return put_bits(at, dtype, uint64_t{sign} << 63 | uint64_t{1020 + exponent} << 52 | uint64_t{bits} << 20 | (random() & 0xfffff));
+  if (dtype == kE4m3) return put_bits(at, dtype, sign << 7 | (4 + exponent) << 3 | (bits & 7));
+  if (dtype == kE5m2) return put_bits(at, dtype, sign << 7 | (12 + exponent) << 2 | (bits & 3));
   if (dtype == kFloat16) return put_bits(at, dtype, sign << 15 | (12 + exponent) << 10 | (bits & 0x3ff));
   const uint32_t single = sign << 31 | (124 + exponent) << 23 | (bits & 0x7fffff);
   put_bits(at, dtype, dtype == kBfloat16 ? single >> 16 : single);
@@ -228,13 +239,16 @@ bool right(std::mt19937& random, const Chosen& chosen) {
   if (random() % 3 == 0) (random() % 2 ? m : n) = 1;  // by a vector
   const int64_t dtype = chosen.dtypes[0];
   const bool floats = !integral(dtype), exactly = random() % 3 == 0;
-  const Filled a(random, m, k, any(chosen.dtypes), exactly, true), b(random, k, n, any(chosen.dtypes), exactly, true);
+  const int64_t left = any(chosen.dtypes), right = any(chosen.dtypes);  // two of int8 are multiplied as integers alone
+  const Filled a(random, m, k, left, exactly, true);
+  const Filled b(random, k, n, floats && left == kInt8 && right == kInt8 ? dtype : right, exactly, true);
   const Word word = kUnits[chosen.unit]->word;
   const int64_t sums = dtype == kInt8 ? int64_t{kInt32} : integral(dtype) || dtype == kFloat64 ? dtype : int64_t{kFloat32};
-  const bool finishes = sums == kFloat32, chained = word == Word::kFloat32 || word == Word::kFloat64Half;
-  const std::vector<int64_t> results = {kFloat16, kBfloat16, kFloat32};
+  const bool finishes = sums == kFloat32 || dtype == kInt8, chained = word == Word::kFloat32 || word == Word::kFloat64Half;
+  const std::vector<int64_t> results = {kFloat16, kBfloat16, kFloat32, sums};
   const Filled out(random, m, n, finishes && !exactly ? any(results) : sums, false, false);
   const Filled c(random, m, n, any(results), false, true), bias(random, m, n, kFloat32, false, true);
+  const Filled scales(random, m, n, kFloat32, false, true);  // its first column are those of a, its first row those of b
   Call call = {};
   call.unit = chosen.unit;
   call.threads = 1 + random() % 3;
@@ -242,17 +256,18 @@ bool right(std::mt19937& random, const Chosen& chosen) {
   call.a = a.matrix, call.b = b.matrix, call.out = out.matrix;
   call.alpha = 1;
   call.pinned = random() % 2;
-  const bool epilogue = finishes && !exactly && random() % 2;
+  const bool epilogue = finishes && !exactly && out.matrix.dtype != kInt32 && random() % 2;
   if (epilogue) {
     call.alpha = std::ldexp(static_cast<double>(random() % 9) - 4, -2);
     call.activation = random() % 2 ? kRelu : kNone;
     if (random() % 2) call.c = c.matrix, call.beta = std::ldexp(static_cast<double>(random() % 8) - 3.5, -2);
     if (random() % 2)
-      call.bias = bias.matrix.data, call.bias_row_stride = bias.matrix.row_stride,
-      call.bias_column_stride = bias.matrix.column_stride;
+      call.bias = {bias.matrix.data, bias.matrix.row_stride, bias.matrix.column_stride};
+    if (random() % 2) call.scale_a = {scales.matrix.data, scales.matrix.row_stride, 0};
+    if (random() % 2) call.scale_b = {scales.matrix.data, 0, scales.matrix.column_stride};
   }
   int64_t nan_row = -1;
-  if (floats && !exactly && k && m && call.alpha != 0 && a.matrix.row_stride && random() % 4 == 0) {
+  if (floats && !integral(a.matrix.dtype) && !exactly && k && m && call.alpha != 0 && a.matrix.row_stride && random() % 4 == 0) {
     nan_row = random() % m;
     put_bits(a.at(nan_row, random() % k), a.matrix.dtype, a.matrix.dtype == kFloat64   ? 0x7fffffffffffffff
                                                              : a.matrix.dtype == kFloat32 ? 0x7fffffff
@@ -286,12 +301,14 @@ bool right(std::mt19937& random, const Chosen& chosen) {
         sum += product;
         size += std::fabs(product);
       }
-      const double addend = call.c.data ? call.beta * c.value(i, j) : 0, vector = call.bias ? bias.value(i, j) : 0;
-      double expected = (call.alpha == 0 ? 0 : call.alpha * sum) + addend + vector;
+      const double addend = call.c.data ? call.beta * c.value(i, j) : 0, vector = call.bias.data ? bias.value(i, j) : 0;
+      const double scale = call.alpha * (call.scale_a.data ? scales.value(i, 0) : 1) * (call.scale_b.data ? scales.value(0, j) : 1);
+      double expected = (call.alpha == 0 ? 0 : scale * sum) + addend + vector;
       if (call.activation == kRelu && !(expected > 0) && !std::isnan(expected)) expected = 0;
-      size = std::fabs(call.alpha) * size + std::fabs(addend) + std::fabs(vector);
+      size = std::fabs(scale) * size + std::fabs(addend) + std::fabs(vector);
       const double found = out.value(i, j);
-      if (chained && !epilogue && out.matrix.dtype == sums) {
+      // A vector is summed in lanes unless its order is pinned.
+      if (chained && (call.pinned || (m != 1 && n != 1)) && !epilogue && out.matrix.dtype == sums) {
         const double *x = wide_a.data() + i * k, *y = wide_b.data() + j * k;
         if (!same(found, sums == kFloat64 ? chain<double>(x, y, k) : chain<float>(x, y, k))) {
           std::printf("unit %ld: %ld x %ld x %ld at %ld %ld: another order\n", static_cast<long>(chosen.unit),

@@ -257,6 +257,17 @@ def test_what_is_packed_for_a_unit_is_not_multiplied_where_32_bits_do_not_do(dty
     assert isinstance(converts.offer(asked), Offer)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize("out", ["float32", "float64"])
+def test_what_is_packed_for_exact_integers_is_not_converted(dtype: type, out: str) -> None:
+    backend = CpuBackend(probe.Machine(2, EVERY_UNIT), by_cost=False)
+    asked = replace(problem(64, 64, 1000, dtype, out_dtype=out), packed_by="cpu")
+    assert backend.offer(asked).remedy == f"multiply by the unpacked b, or pass out_dtype={np.dtype(dtype)}"
+    assert isinstance(backend.offer(replace(problem(64, 64, 1000, dtype), packed_by="cpu")), Offer)
+    converts = CpuBackend(probe.Machine(2), by_cost=False)  # b is converted, not packed for a unit
+    assert isinstance(converts.offer(asked), Offer)
+
+
 @pytest.mark.parametrize(("left", "right"), [(np.uint8, np.int8), (np.int8, np.uint8), (np.uint8, np.uint8)])
 def test_unsigned_bytes_are_exact(left: type, right: type) -> None:
     """At the ends of their range, through every candidate; the kernels have no unsigned products."""

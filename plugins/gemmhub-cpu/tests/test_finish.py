@@ -26,7 +26,16 @@ PROGRAM = Path(__file__).parent / "finish_lanes.cpp"
 def test_lanes(options: list[str], tmp_path: Path) -> None:
     program = tmp_path / "lanes"
     files = [PROGRAM, sources.FOLDER / "finish.cpp", sources.FOLDER / "x86_64" / "finish_avx512.cpp"]
-    command = ["g++", *options, "-std=c++17", f"-I{sources.FOLDER}", *map(str, files), "-o", str(program)]
+    command = [
+        "g++",
+        *options,
+        *sources.ARITHMETIC,
+        "-std=c++17",
+        f"-I{sources.FOLDER}",
+        *map(str, files),
+        "-o",
+        str(program),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if "-O1" in options and done.returncode and "cannot find" in done.stderr:
         pytest.skip("the compiler has no libraries of sanitizers")

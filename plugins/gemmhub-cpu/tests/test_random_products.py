@@ -30,7 +30,17 @@ def built(
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Compile the program of ``source`` with the kernels of ``machine``."""
     files = [source, *sources.files(machine)[0], *([amx.SOURCE] if machine == "x86_64" else [])]
-    command = [compiler, "-g", "-std=c++17", "-pthread", *options, *map(str, files), "-o", str(program)]
+    command = [
+        compiler,
+        "-g",
+        *sources.ARITHMETIC,
+        "-std=c++17",
+        "-pthread",
+        *options,
+        *map(str, files),
+        "-o",
+        str(program),
+    ]
     return subprocess.run(command, capture_output=True, text=True)
 
 

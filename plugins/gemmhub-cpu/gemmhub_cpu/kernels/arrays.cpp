@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 #include "mode.h"
 #include "unit.h"
@@ -84,6 +85,26 @@ bool stride_of_c(const Array* c, const Array& out, int axis, int64_t* stride) {
   return c->sizes[at] == out.sizes[axis];
 }
 
+// Reads scales of a (`rows`) or of b into the call and the axes: one for all, or one for each of `size` rows or columns, as a
+// vector or as a matrix whose batch dimensions broadcast to the `count` of the result.
+Status read_scales(const Array& x, bool rows, const Array& out, int count, Batch* batch) {
+  Call& call = batch->call;
+  const int inner = x.count < 2 ? x.count : 2, outer = x.count - inner;
+  const int along = inner < 2 || rows ? outer : outer + 1;  // the dimension of the rows or columns
+  if (inner == 2 && x.sizes[rows ? outer + 1 : outer] != 1) return kUnlike;
+  const int64_t own = inner ? x.sizes[along] : 1, stride = own == 1 ? 0 : x.strides[along];
+  if (own != 1 && own != (rows ? call.m : call.n)) return kUnlike;
+  for (int i = 0; i < outer; ++i) {
+    const int at = count - outer + i;  // of the result
+    if (x.sizes[i] != 1 && (at < 0 || x.sizes[i] != out.sizes[at])) return kUnlike;
+  }
+  (rows ? call.scale_a : call.scale_b) = {x.data, rows ? stride : 0, rows ? 0 : stride};
+  Axis* axis = batch->axes;
+  for (int i = 0; i < count; ++i)
+    if (out.sizes[i] != 1) (rows ? axis->scale_a : axis->scale_b) = stride_of(x, outer, count, i), ++axis;
+  return kDone;
+}
+
 // Reads the operands into `batch`; kUnlike where they do not make a product of the prepared dtypes. A vector `a` is a row,
 // a vector `b` a column, and the result lacks that dimension. b is null where it is packed.
 Status read(const Prepared& p, const Array& a, const Array* b, const Array& out, const Array* c, Batch* batch) {
@@ -116,7 +137,7 @@ Status read(const Prepared& p, const Array& a, const Array* b, const Array& out,
     if (size == 0) empty = true;
     if (size == 1) continue;
     batch->axes[batch->count++] = {size, stride_of(a, of_a, count, i), b ? stride_of(*b, of_b, count, i) : 0, out.strides[i],
-                                   of_c};
+                                   of_c, 0, 0};
   }
   if (empty) call.m = 0;
   return kDone;
@@ -145,19 +166,26 @@ class BiasVector {
     const int axis = p.bias_rows ? 0 : x.count - 1;
     const int64_t size = x.sizes[axis], stride = x.strides[axis];
     if (size != (p.bias_rows ? call->m : call->n)) return kUnlike;
-    int64_t* const step = p.bias_rows ? &call->bias_row_stride : &call->bias_column_stride;
-    call->bias = x.data, *step = stride;
+    int64_t* const step = p.bias_rows ? &call->bias.row_stride : &call->bias.column_stride;
+    call->bias.data = x.data, *step = stride;
     if (p.bias == kFloat32) return kDone;
     if (size > kHere) beyond_ = static_cast<float*>(std::malloc(size * sizeof(float)));
     float* const values = size > kHere ? beyond_ : here_;
     if (!values) return kNoWorkspace;
     const DefaultMode mode;
     for (int64_t i = 0; i < size; ++i) {
-      uint16_t bits;
-      std::memcpy(&bits, reinterpret_cast<const char*>(x.data + i * stride), 2);
-      values[i] = single(bits, p.bias);
+      const char* const at = reinterpret_cast<const char*>(x.data + i * stride);
+      if (p.bias == kInt32) {
+        int32_t value;
+        std::memcpy(&value, at, 4);
+        values[i] = static_cast<float>(value);
+      } else {
+        uint16_t bits;
+        std::memcpy(&bits, at, 2);
+        values[i] = single(bits, p.bias);
+      }
     }
-    call->bias = reinterpret_cast<int64_t>(values), *step = sizeof(float);
+    call->bias.data = reinterpret_cast<int64_t>(values), *step = sizeof(float);
     return kDone;
   }
 
@@ -194,10 +222,11 @@ int64_t gemmhub_cpu_product(const Prepared* p, int64_t threads, const void* a, c
   return multiply_batch(&batch);
 }
 
-// The same with an epilogue, or with a b that is `packed`. b, c and bias are None where the call does not have them; c
-// broadcasts to the result, and may be it; bias is a vector, or a matrix of one row or column.
+// The same with an epilogue, or with a b that is `packed`. b, c, bias and the scales are None where the call does not have them;
+// c broadcasts to the result, and may be it; bias is a vector, or a matrix of one row or column; scale_out has one element.
 int64_t gemmhub_cpu_product_with(const Prepared* p, int64_t threads, const void* a, const void* b, int64_t packed,
-                                 const void* out, const void* c, const void* bias, double alpha, double beta) {
+                                 const void* out, const void* c, const void* bias, const void* scale_a,
+                                 const void* scale_b, const void* scale_out, double alpha, double beta) {
   const Array &left = array(*p, a), &result = array(*p, out);
   const Array *right = array_or_null(*p, b), *addend = array_or_null(*p, c), *vector = array_or_null(*p, bias);
   Batch batch;
@@ -208,10 +237,20 @@ int64_t gemmhub_cpu_product_with(const Prepared* p, int64_t threads, const void*
   if (meet(written, range_of(left, p->a)) || (right && meet(written, range_of(*right, p->b)))) return kShared;
   if (addend && meet(written, range_of(*addend, p->c)) && !in_place(*p, *addend, result)) return kShared;
   if (vector && meet(written, range_of(*vector, p->bias))) return kShared;
+  const Array* const factors[] = {array_or_null(*p, scale_a), array_or_null(*p, scale_b), array_or_null(*p, scale_out)};
+  for (const Array* x : factors)
+    if (x && meet(written, range_of(*x, kFloat32))) return kShared;
+  const int count = result.count - (left.count > 1) - (!right || right->count > 1);
+  for (const bool rows : {true, false}) {
+    const Array* const x = factors[rows ? 0 : 1];
+    const Status read = x ? read_scales(*x, rows, result, count, &batch) : kDone;
+    if (read != kDone) return read;
+  }
   Call& call = batch.call;
   call.packed = packed;
   call.activation = p->activation;
   call.alpha = alpha;
+  if (factors[2]) call.scale_out = factors[2]->data;
   call.beta = beta;
   BiasVector values;
   if (vector) {

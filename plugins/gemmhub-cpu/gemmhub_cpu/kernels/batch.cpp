@@ -67,6 +67,8 @@ Call product_at(const Batch& batch, int64_t index) {
     call.out.data += at * axis.out;
     if (!call.packed) call.b.data += at * axis.b;
     if (call.c.data) call.c.data += at * axis.c;
+    call.scale_a.data += at * axis.scale_a;  // which is 0 without a scale
+    call.scale_b.data += at * axis.scale_b;
   }
   return call;
 }
@@ -76,17 +78,25 @@ void erase(Batch* batch, int axis) {
   for (int i = axis; i < batch->count; ++i) batch->axes[i] = batch->axes[i + 1];
 }
 
-bool follows(const Matrix& x, int64_t stride, int64_t rows) { return rows == 1 || stride == rows * x.row_stride; }
+// Whether the rows of the next product follow those of one, of a Matrix or a Strip.
+template <class Rows>
+bool follows(const Rows& x, int64_t stride, int64_t rows) {
+  return rows == 1 || stride == rows * x.row_stride;
+}
 
 // Makes rows of the products along each axis that b does not have, where they follow one another in memory.
 void fold(Batch* batch) {
   Call& call = batch->call;
   for (int i = batch->count; batch->folds && i--;) {
     const Axis axis = batch->axes[i];
-    if (!call.packed && axis.b) continue;
+    if ((!call.packed && axis.b) || axis.scale_b) continue;
     if (!follows(call.a, axis.a, call.m) || !follows(call.out, axis.out, call.m)) continue;
     if (call.c.data && !follows(call.c, axis.c, call.m)) continue;
-    if (call.m == 1) call.a.row_stride = axis.a, call.out.row_stride = axis.out, call.c.row_stride = axis.c;
+    if (!follows(call.scale_a, axis.scale_a, call.m)) continue;
+    if (call.m == 1) {
+      call.a.row_stride = axis.a, call.out.row_stride = axis.out, call.c.row_stride = axis.c;
+      call.scale_a.row_stride = axis.scale_a;
+    }
     call.m *= axis.size;
     erase(batch, i);
     i = batch->count;  // an axis that did not follow may do so now

@@ -6,7 +6,7 @@
 namespace gemmhub {
 
 struct Axis {  // a batch dimension, with the strides of the operands along it in bytes
-  int64_t size, a, b, out, c;
+  int64_t size, a, b, out, c, scale_a, scale_b;
 };
 
 constexpr int kMostAxes = 64;  // NumPy's limit

@@ -74,7 +74,7 @@ bool gemmhub::multiply_few_rows(const Call& call) {
   const Unit& unit = *kUnits[call.unit];
   const int64_t size = element_bytes(unit.word), words = call.k * size / 4;
   if (!unit.multiply_rows || call.packed || call.m > unit.columns || call.n < unit.rows || call.k < 1) return false;
-  if (call.b.row_stride != size || call.k * size % (4 * unit.step)) return false;
+  if (size_of(call.b.dtype) != size || call.b.row_stride != size || call.k * size % (4 * unit.step)) return false;
   const int64_t start = round_up(call.workspace, 64), bytes = 4 * words * unit.columns;
   if (start + bytes + call.threads * own_bytes(unit) > call.workspace + call.workspace_bytes) return false;
   uint32_t* const packed_a = reinterpret_cast<uint32_t*>(start);

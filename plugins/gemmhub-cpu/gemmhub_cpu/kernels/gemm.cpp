@@ -56,8 +56,7 @@ struct Product {
 bool sums_in_place(const Call& call) {
   const int64_t size = call.out.dtype == kInt64 || call.out.dtype == kFloat64 ? 8
                        : call.out.dtype == kInt32 || call.out.dtype == kFloat32 ? 4 : 0;
-  return size && call.out.column_stride == size && call.out.row_stride % size == 0 && call.alpha == 1 && !call.c.data &&
-         !call.bias && !call.activation;
+  return size && call.out.column_stride == size && call.out.row_stride % size == 0 && is_plain(call);
 }
 
 // Whether sums that could be made in the result are made in tiles: where they are added up in several blocks of k faster than
@@ -72,7 +71,7 @@ bool sums_apart(const Product& p) {
 bool reads_rows(const Product& p) {
   const Call& call = *p.call;
   const int64_t size = element_bytes(p.unit->word);
-  return p.unit->multiply_rows && p.words <= p.unit->depth && size * call.k == 4 * p.words &&
+  return p.unit->multiply_rows && size_of(call.a.dtype) == size && p.words <= p.unit->depth && size * call.k == 4 * p.words &&
          call.a.column_stride == size && call.a.row_stride > 0 && call.a.row_stride < 1024;
 }
 

@@ -14,32 +14,53 @@ struct Matrix {
   int64_t data, row_stride, column_stride, dtype;
 };
 
+// A vector along the rows or the columns of the result: the stride is 0 along the other dimension, along both for one element.
+struct Strip {
+  int64_t data, row_stride, column_stride;  // of float32; data is 0 without one
+};
+
 struct Call {
   int64_t unit, threads, m, n, k;
   Matrix a, b;
   int64_t packed;  // the packed form of b, which is then not read; or 0
   Matrix out, c;   // c.data is 0 without an addend
-  int64_t bias, bias_row_stride, bias_column_stride;  // float32, or 0
+  Strip bias, scale_a, scale_b;
+  int64_t scale_out;  // the address of a float32, or 0
   int64_t activation;
   int64_t pinned;  // whether a row has the same bits for every m
   int64_t workspace, workspace_bytes;
   double alpha, beta;
 };
 
-// The same product with its operands exchanged: out^T = b^T a^T.
+// Whether sums are int32 and results are not: they are rounded to float32 before the epilogue.
+inline bool rounds_integers(const Call& call) {
+  const Word word = kUnits[call.unit]->word;
+  return (word == Word::kInt8x4 || word == Word::kInt16x2) && call.out.dtype != kInt32;
+}
+
+// Whether the results are the sums, rounded to their dtype.
+inline bool is_plain(const Call& call) {
+  return call.alpha == 1 && !call.c.data && !call.bias.data && !call.scale_a.data && !call.scale_b.data && !call.scale_out &&
+         !call.activation && !rounds_integers(call);
+}
+
+// The same product with its operands exchanged: out^T = b^T a^T. The scales keep their names, and so the order in which they
+// multiply.
 inline Call exchanged(const Call& call) {
   const auto turned = [](const Matrix& x) { return Matrix{x.data, x.column_stride, x.row_stride, x.dtype}; };
+  const auto strip = [](const Strip& x) { return Strip{x.data, x.column_stride, x.row_stride}; };
   Call other = call;
   other.m = call.n, other.n = call.m;
   other.a = turned(call.b), other.b = turned(call.a), other.out = turned(call.out), other.c = turned(call.c);
-  other.bias_row_stride = call.bias_column_stride, other.bias_column_stride = call.bias_row_stride;
+  other.bias = strip(call.bias), other.scale_a = strip(call.scale_a), other.scale_b = strip(call.scale_b);
   return other;
 }
 
 // Whether the result is written past the caches, whole lines at a time.
 bool streamed(const Call& call);
 
-// out = activation(alpha * sums + beta * c + bias) for `rows` by `columns` results from `row` and `column` on.
+// out = scale_out * activation(alpha * scale_a * scale_b * sums + beta * c + bias) for `rows` by `columns` results from `row`
+// and `column` on.
 void finish(const Call& call, const float* sums, int64_t stride, int64_t row, int64_t rows, int64_t column,
             int64_t columns);
 

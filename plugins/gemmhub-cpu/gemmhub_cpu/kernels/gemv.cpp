@@ -322,6 +322,9 @@ void multiply_row_by(Vector* v, void* x, bool along_k) {
 bool gemmhub::multiply_vector(const Call& call) {
   if (call.packed || (call.m != 1 && call.n != 1) || call.k < 1 || call.out.dtype == kInt64) return false;
   const Word word = kUnits[call.unit]->word;
+  // int8 and float8 are packed as wider floats, where not both operands are int8.
+  const bool bytes = size_of(call.a.dtype) == 1 || size_of(call.b.dtype) == 1;
+  if (bytes && (call.a.dtype != kInt8 || call.b.dtype != kInt8)) return false;
   // Of a pinned product the order is that of the unit's micro-kernel.
   const bool chain = word == Word::kFloat32 || word == Word::kFloat64Half, exact = call.a.dtype == kInt8 || call.a.dtype == kInt32;
   if (call.pinned && !chain && !exact) return false;

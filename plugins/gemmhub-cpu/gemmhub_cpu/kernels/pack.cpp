@@ -275,6 +275,14 @@ void pack_float64(const Panel& panel, const Source& source, int64_t lanes, int64
   }
 }
 
+// Packs int8 and float8 as wider floats.
+template <template <int64_t> class From>
+void pack_bytes(const Panel& panel, const Source& source, int64_t lanes, int64_t k, int64_t words, uint32_t* to) {
+  if (source.dtype == kInt8) return pack_from<From<kInt8>>(panel, source, lanes, k, words, to);
+  if (source.dtype == kE4m3) return pack_from<From<kE4m3>>(panel, source, lanes, k, words, to);
+  pack_from<From<kE5m2>>(panel, source, lanes, k, words, to);
+}
+
 }  // namespace
 
 void gemmhub::pack(const Panel& panel, const Source& source, int64_t lanes, int64_t k, int64_t words, uint32_t* to) {
@@ -282,6 +290,8 @@ void gemmhub::pack(const Panel& panel, const Source& source, int64_t lanes, int6
 #ifdef __x86_64__
   if (panel.word == Word::kInt16x2) return pack_from<WidenedBytes>(panel, source, lanes, k, words, to);
 #endif
+  if (size_of(source.dtype) == 1)
+    return (panel.word == Word::kBfloat16x2 ? pack_bytes<Decoded> : pack_bytes<WidenedByte>)(panel, source, lanes, k, words, to);
   if (panel.word == Word::kFloat16x2 || panel.word == Word::kBfloat16x2)
     return pack_from<Halves>(panel, source, lanes, k, words, to);
   if (panel.word == Word::kInt64Half) return pack_int64(panel, source, lanes, k, words, to);

@@ -1,7 +1,7 @@
 // What a micro-kernel is, and what the driver has to know of it.
 //
 // Operands are packed as words: 4 bytes that hold consecutive elements along k (four int8, two int16 or bfloat16, one
-// float32 or int32); an int64 is two words along k, the low one first. A micro-panel of b is [word along k][column], one of a is
+// float32 or int32; int8 and float8 also as bfloat16 or float32, which hold them exactly); an int64 is two words along k, the low one first. A micro-panel of b is [word along k][column], one of a is
 // [word along k][row], or as `Order` says. A float64 counts as two words and is whole: [element along k][column].
 #pragma once
 
@@ -9,11 +9,14 @@
 
 namespace gemmhub {
 
-enum Dtype : int64_t { kInt8 = 0, kInt32 = 1, kFloat16 = 2, kBfloat16 = 3, kFloat32 = 4, kInt64 = 5, kFloat64 = 6 };
+// kE4m3 and kE5m2 are float8_e4m3fn and float8_e5m2.
+enum Dtype : int64_t {
+  kInt8 = 0, kInt32 = 1, kFloat16 = 2, kBfloat16 = 3, kFloat32 = 4, kInt64 = 5, kFloat64 = 6, kE4m3 = 7, kE5m2 = 8
+};
 
 // Bytes of an element.
 constexpr int64_t size_of(int64_t dtype) {
-  return dtype == kInt8 ? 1 : dtype == kFloat16 || dtype == kBfloat16 ? 2 : dtype == kInt64 || dtype == kFloat64 ? 8 : 4;
+  return dtype == kInt8 || dtype == kE4m3 || dtype == kE5m2 ? 1 : dtype == kFloat16 || dtype == kBfloat16 ? 2 : dtype == kInt64 || dtype == kFloat64 ? 8 : 4;
 }
 
 // kBlocks: blocks of 16 lanes (rows or columns) of 16 words, for AMX; kPairs: [two words along k][lane][two words].

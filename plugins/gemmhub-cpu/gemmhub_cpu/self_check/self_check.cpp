@@ -51,33 +51,42 @@ double draw(char* at, int64_t dtype) {
     *at = static_cast<char>(bits);
     return static_cast<int8_t>(bits);
   }
-  const int wide = fraction_bits(dtype), exponent = static_cast<int>(bits >> 24 & 7) - 5;
-  if (dtype == kFloat64) {
-    const double fraction = std::ldexp(random_bits(), -32) + std::ldexp(random_bits() >> 12, -52);
-    const double value = std::ldexp(1 + fraction, exponent) * (bits >> 31 ? -1 : 1);
-    std::memcpy(at, &value, 8);
-    return value;
+  if (dtype == kE4m3) {  // with subnormal numbers, without NaN
+    const int exponent = bits >> 3 & 15, fraction = exponent == 15 ? bits & 6 : bits & 7;
+    *at = static_cast<char>((bits & 0x80) | exponent << 3 | fraction);
+    const double size = std::ldexp(exponent ? 8 + fraction : fraction, (exponent ? exponent : 1) - 10);
+    return bits & 0x80 ? -size : size;
   }
-  const uint32_t fraction = random_bits() & ((1u << wide) - 1), sign = bits >> 31;
-  const uint32_t bias = dtype == kFloat16 ? 15 : 127, width = dtype == kFloat16 ? 5 : 8;
-  const uint32_t word = sign << (wide + width) | (exponent + bias) << wide | fraction;
+  if (dtype == kE5m2) {
+    const int exponent = (bits >> 2 & 31) % 31, fraction = bits & 3;
+    *at = static_cast<char>((bits & 0x80) | exponent << 2 | fraction);
+    const double size = std::ldexp(exponent ? 4 + fraction : fraction, (exponent ? exponent : 1) - 17);
+    return bits & 0x80 ? -size : size;
+  }
+  const int wide = fraction_bits(dtype), exponent = static_cast<int>(bits >> 24 & 7) - 5;
+  const uint64_t random = static_cast<uint64_t>(random_bits()) << 32 | (wide > 32 ? random_bits() : 0);
+  const uint64_t fraction = random >> (64 - wide), sign = bits >> 31;
+  // The value as a float64, whose fraction has 52 bits: ldexp takes longer than the products.
+  const uint64_t float64 = sign << 63 | static_cast<uint64_t>(exponent + 1023) << 52 | fraction << (52 - wide);
+  const int bias = dtype == kFloat16 ? 15 : 127, width = dtype == kFloat16 ? 5 : 8;
+  const uint64_t word =
+      dtype == kFloat64 ? float64 : sign << (wide + width) | static_cast<uint64_t>(exponent + bias) << wide | fraction;
   std::memcpy(at, &word, size_of(dtype));
-  return std::ldexp(1 + std::ldexp(fraction, -wide), exponent) * (sign ? -1 : 1);
+  double value;
+  std::memcpy(&value, &float64, 8);
+  return value;
 }
 
 double value_of(const char* at, int64_t dtype) {
-  if (dtype == kInt32) {
-    int32_t value;
-    std::memcpy(&value, at, 4);
-    return value;
-  }
+  uint64_t bits = 0;
+  std::memcpy(&bits, at, size_of(dtype));
+  if (dtype == kInt32) return static_cast<int32_t>(bits);
   if (dtype == kFloat64) {
     double value;
-    std::memcpy(&value, at, 8);
+    std::memcpy(&value, &bits, 8);
     return value;
   }
-  uint32_t word = 0;
-  std::memcpy(&word, at, size_of(dtype));
+  uint32_t word = static_cast<uint32_t>(bits);
   if (dtype == kFloat16) {
     const int exponent = word >> 10 & 31, fraction = word & 1023;
     const double size = exponent == 31 ? INFINITY : std::ldexp(exponent ? 1024 + fraction : fraction, (exponent ? exponent : 1) - 25);
@@ -120,6 +129,7 @@ struct Sizes {
 bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_dtype, bool packed, bool epilogue) {
   const bool by_columns = packed || s.k % 64 == 0;  // whole lines: few rows are multiplied by b where it lies
   const Operand a(s.m, s.k, a_dtype, false), b(s.k, s.n, b_dtype, by_columns), c(s.m, s.n, epilogue ? out_dtype : kFloat16, false);
+  const Operand scale_a(s.m, 1, kFloat32, false), scale_b(1, s.n, kFloat32, false);
   char* const out = static_cast<char*>(std::malloc(size_of(out_dtype) * s.m * s.n));
   std::memset(memory, 0xff, kWorkspace);
   Call call{};
@@ -136,6 +146,8 @@ bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_
   call.alpha = 1;
   if (epilogue) {
     call.c = c.matrix;
+    call.scale_a = {scale_a.matrix.data, 4, 0};
+    call.scale_b = {scale_b.matrix.data, 0, 4};
     call.activation = kRelu;
     call.alpha = 0.5;
     call.beta = -0.25;
@@ -161,8 +173,9 @@ bool right(int64_t unit, Sizes s, int64_t a_dtype, int64_t b_dtype, int64_t out_
       if (out_dtype != kInt32) {  // integers are exact
         if (epilogue) {
           const double addend = call.beta * c.values[i * s.n + j];
-          sizes[j] = call.alpha * sizes[j] + std::fabs(addend);
-          exact = std::fmax(0, call.alpha * exact + addend);
+          const double scale = call.alpha * scale_a.values[i] * scale_b.values[j];
+          sizes[j] = std::fabs(scale) * sizes[j] + std::fabs(addend);
+          exact = std::fmax(0, scale * exact + addend);
         }
         bound = std::ldexp((s.k + 4) * sizes[j], out_dtype == kFloat64 ? -52 : -23) + std::ldexp(std::fabs(exact), -fraction_bits(out_dtype));
       }
@@ -221,7 +234,10 @@ bool right(int64_t unit, const char* pair) {
   bool fine = true;
   if (!std::strcmp(pair, "int8")) {
     for (const Sizes& sizes : kSizes)
-      for (int packed = 0; packed < 2; ++packed) fine = fine && right(unit, sizes, kInt8, kInt8, kInt32, packed, false);
+      for (int packed = 0; packed < 2; ++packed) {
+        fine = fine && right(unit, sizes, kInt8, kInt8, kInt32, packed, false);
+        if (sizes.m * sizes.k < 5000) fine = fine && right(unit, sizes, kInt8, kInt8, kBfloat16, packed, true);
+      }
     return fine;
   }
   for (const auto& [name, exact] : {std::pair<const char*, int64_t>{"int32", kInt32}, {"int64", kInt64}}) {
@@ -242,6 +258,9 @@ bool right(int64_t unit, const char* pair) {
       fine = fine && right(unit, sizes, dtype, dtype, kFloat32, packed, false);
       if (sizes.k > 1000) continue;  // one long product takes long enough
       fine = fine && right(unit, sizes, dtype, dtype, dtype, packed, true);
+      if (sizes.k < 64 && std::strcmp(pair, "float16"))  // by either operand, decoded as b is packed, and a
+        fine = fine && (packed ? right(unit, sizes, kE4m3, kE5m2, kFloat32, packed, true)
+                               : right(unit, sizes, dtype, kInt8, kFloat32, packed, true));
       if (std::strcmp(pair, "float")) continue;
       fine = fine && (packed ? right(unit, sizes, kBfloat16, kFloat32, kBfloat16, packed, true)
                              : right(unit, sizes, kFloat32, kFloat32, kFloat32, packed, false));

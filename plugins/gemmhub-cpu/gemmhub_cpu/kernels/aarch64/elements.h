@@ -49,6 +49,31 @@ struct Bytes {  // int8 as it is
     *first = along_lanes(rows), *last = along_lanes(others);
   }
 };
+inline uint8x8_t load_bytes(const void* from) { return vld1_u8(static_cast<const uint8_t*>(from)); }
+template <int64_t kDtype>
+struct Decoded {  // int8 and float8 to bfloat16
+  static constexpr int kBytes = 1, kElements = 2;
+  static inline uint32x4_t halves(uint8x8_t bytes) {
+    const Words v = bits(of_bytes<kDtype>(bytes));
+    return vreinterpretq_u32_u16(vcombine_u16(vshrn_n_u32(v.low, 16), vshrn_n_u32(v.high, 16)));
+  }
+  static inline Words along_k(const void* from) {
+    const uint8_t* const at = static_cast<const uint8_t*>(from);
+    return {halves(vld1_u8(at)), halves(vld1_u8(at + 8))};
+  }
+  static inline void transposed(const char* from, int64_t stride, Words* v) { transpose_lanes<Decoded>(from, stride, v); }
+  static inline Words along_lanes(const char* const* rows) {
+    const uint8x8x2_t both = vzip_u8(load_bytes(rows[0]), load_bytes(rows[1]));
+    return {halves(both.val[0]), halves(both.val[1])};
+  }
+};
+template <int64_t kDtype>
+struct WidenedByte {  // int8 and float8 to float32
+  static constexpr int kBytes = 1, kElements = 1;
+  static inline Words along_k(const void* from) { return bits(of_bytes<kDtype>(load_bytes(from))); }
+  static inline void transposed(const char* from, int64_t stride, Words* v) { transpose_lanes<WidenedByte>(from, stride, v); }
+  static inline Words along_lanes(const char* const* rows) { return along_k(rows[0]); }
+};
 struct Halves {  // 16-bit floats as they are
   static constexpr int kBytes = 2, kElements = 2;
   static inline Words along_k(const void* from) { return load(from); }

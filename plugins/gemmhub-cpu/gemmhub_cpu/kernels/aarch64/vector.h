@@ -32,6 +32,9 @@ inline Floats floats(Words v) { return {vreinterpretq_f32_u32(v.low), vreinterpr
 inline Floats spread(float value) { return {vdupq_n_f32(value), vdupq_n_f32(value)}; }
 inline Floats times(Floats x, Floats y) { return {vmulq_f32(x.low, y.low), vmulq_f32(x.high, y.high)}; }
 inline Floats plus(Floats x, Floats y) { return {vaddq_f32(x.low, y.low), vaddq_f32(x.high, y.high)}; }
+inline Floats of_integers(Floats x) {  // whose bits are those of int32
+  return {vcvtq_f32_s32(vreinterpretq_s32_f32(x.low)), vcvtq_f32_s32(vreinterpretq_s32_f32(x.high))};
+}
 inline Floats positive(Floats x) { return {vmaxq_f32(x.low, vdupq_n_f32(0)), vmaxq_f32(x.high, vdupq_n_f32(0))}; }
 inline Floats quotient(Floats x, Floats y) { return {vdivq_f32(x.low, y.low), vdivq_f32(x.high, y.high)}; }
 inline Floats lower(Floats x, Floats y) { return {vminq_f32(x.low, y.low), vminq_f32(x.high, y.high)}; }
@@ -104,13 +107,32 @@ inline Words fused_along_lanes(Words sum, const void* row, const void* next, Wor
   return {vreinterpretq_u32_s32(low), vreinterpretq_u32_s32(high)};
 }
 
+inline Floats of_halves(uint16x8_t halves) {  // float16
+  const float16x8_t v = vreinterpretq_f16_u16(halves);
+  return {vcvt_f32_f16(vget_low_f16(v)), vcvt_high_f32_f16(v)};
+}
+
+// Eight bytes as float32, exactly. float8_e5m2 is the high byte of a float16; float8_e4m3fn, whose one NaN has all bits set,
+// fits into one that is 2^8 times smaller.
+template <int64_t kDtype>
+inline Floats of_bytes(uint8x8_t bytes) {
+  static_assert(kDtype == kInt8 || kDtype == kE4m3 || kDtype == kE5m2);
+  if constexpr (kDtype == kInt8) {
+    const int16x8_t v = vmovl_s8(vreinterpret_s8_u8(bytes));
+    return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))};
+  }
+  const uint16x8_t high = vshll_n_u8(bytes, 8);
+  if constexpr (kDtype == kE5m2) return of_halves(high);
+  const uint16x8_t size = vmovl_u8(vand_u8(bytes, vdup_n_u8(0x7f)));
+  const uint16x8_t nan = vandq_u16(vceqq_u16(size, vdupq_n_u16(0x7f)), vdupq_n_u16(0x7c00));
+  const uint16x8_t half = vorrq_u16(vorrq_u16(vandq_u16(high, vdupq_n_u16(0x8000)), nan), vshlq_n_u16(size, 7));
+  return times(of_halves(half), spread(256));
+}
+
 // Eight contiguous elements as float32.
 template <int64_t kDtype>
 inline Floats wide(const void* from) {
-  if constexpr (kDtype == kFloat16) {
-    const float16x8_t v = vreinterpretq_f16_u16(load_16(from));
-    return {vcvt_f32_f16(vget_low_f16(v)), vcvt_high_f32_f16(v)};
-  }
+  if constexpr (kDtype == kFloat16) return of_halves(load_16(from));
   if constexpr (kDtype == kBfloat16) {
     const uint16x8_t v = load_16(from);
     return {vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vget_low_u16(v)), 16)),

@@ -69,6 +69,22 @@ struct WidenedBytes {  // int8 to int16
     return widened(_mm_unpacklo_epi8(load_8(rows[0]), load_8(rows[1])));
   }
 };
+template <int64_t kDtype>
+struct Decoded {  // int8 and float8 to bfloat16
+  static constexpr int kBytes = 1, kElements = 2;
+  static inline Words widened(__m128i bytes) {
+    const Words low = _mm256_srli_epi32(bits(of_bytes<kDtype>(bytes)), 16);
+    const Words high = _mm256_srli_epi32(bits(of_bytes<kDtype>(_mm_unpackhi_epi64(bytes, bytes))), 16);
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
+  }
+  static inline Words along_k(const void* from) { return widened(load_16(from)); }
+  static inline void transposed(const char* from, int64_t stride, Words* v) {
+    transpose_halfwords<Decoded>(from, stride, v);
+  }
+  static inline Words along_lanes(const char* const* rows) {
+    return widened(_mm_unpacklo_epi8(load_8(rows[0]), load_8(rows[1])));
+  }
+};
 struct Halves {  // 16-bit floats as they are
   static constexpr int kBytes = 2, kElements = 2;
   static inline Words along_k(const void* from) { return load(from); }
@@ -110,5 +126,17 @@ inline void transpose(Words* v) {
   for (int i = 0; i < 8; ++i) store(memory[i], v[i]);
   transpose_words(memory[0], 32, v);
 }
+
+template <int64_t kDtype>
+struct WidenedByte {  // int8 and float8 to float32
+  static constexpr int kBytes = 1, kElements = 1;
+  static inline Words along_k(const void* from) { return bits(of_bytes<kDtype>(load_8(from))); }
+  static inline void transposed(const char* from, int64_t stride, Words* v) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) v[i] = along_k(from + i * stride);
+    transpose(v);
+  }
+  static inline Words along_lanes(const char* const* rows) { return along_k(rows[0]); }
+};
 
 }  // namespace gemmhub

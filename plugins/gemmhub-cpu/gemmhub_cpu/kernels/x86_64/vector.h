@@ -25,6 +25,7 @@ inline Floats floats(Words v) { return _mm256_castsi256_ps(v); }
 inline Floats spread(float value) { return _mm256_set1_ps(value); }
 inline Floats times(Floats x, Floats y) { return _mm256_mul_ps(x, y); }
 inline Floats plus(Floats x, Floats y) { return _mm256_add_ps(x, y); }
+inline Floats of_integers(Floats x) { return _mm256_cvtepi32_ps(bits(x)); }  // whose bits are those of int32
 inline Floats positive(Floats x) { return _mm256_max_ps(_mm256_setzero_ps(), x); }  // in this order a NaN comes through
 
 inline Floats quotient(Floats x, Floats y) { return _mm256_div_ps(x, y); }
@@ -69,6 +70,19 @@ inline Words spread_pair(const int16_t* x) {
 }
 inline Words fused_along_lanes(Words sum, const void* row, const void* next, Words pair) {
   return added(sum, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_unpacklo_epi8(load_8(row), load_8(next))), pair));
+}
+
+// The first eight bytes as float32, exactly. float8_e5m2 is the high byte of a float16; float8_e4m3fn, whose one NaN has all
+// bits set, fits into one that is 2^8 times smaller.
+template <int64_t kDtype>
+inline Floats of_bytes(__m128i bytes) {
+  static_assert(kDtype == kInt8 || kDtype == kE4m3 || kDtype == kE5m2);
+  if constexpr (kDtype == kInt8) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+  if constexpr (kDtype == kE5m2) return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 8));
+  const __m128i wide = _mm_cvtepi8_epi16(bytes), sign = _mm_and_si128(wide, _mm_set1_epi16(static_cast<int16_t>(0x8000)));
+  const __m128i size = _mm_and_si128(wide, _mm_set1_epi16(0x7f));
+  const __m128i nan = _mm_and_si128(_mm_cmpeq_epi16(size, _mm_set1_epi16(0x7f)), _mm_set1_epi16(0x7c00));
+  return times(_mm256_cvtph_ps(_mm_or_si128(_mm_or_si128(sign, nan), _mm_slli_epi16(size, 7))), spread(256));
 }
 
 // Eight contiguous elements as float32.

@@ -17,6 +17,7 @@ constexpr int64_t kLanes = 16;
 inline Floats spread(float value) { return _mm512_set1_ps(value); }
 inline Floats times(Floats x, Floats y) { return _mm512_mul_ps(x, y); }
 inline Floats plus(Floats x, Floats y) { return _mm512_add_ps(x, y); }
+inline Floats of_integers(Floats x) { return _mm512_cvtepi32_ps(_mm512_castps_si512(x)); }  // whose bits are those of int32
 inline Floats positive(Floats x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }  // in this order a NaN comes through
 inline Floats quotient(Floats x, Floats y) { return _mm512_div_ps(x, y); }
 inline Floats lower(Floats x, Floats y) { return _mm512_min_ps(x, y); }

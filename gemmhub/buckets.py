@@ -15,6 +15,7 @@ from math import gcd
 
 from gemmhub.epilogues import columns
 from gemmhub.layout import MatrixLayout
+from gemmhub.operands import Described, Scale
 from gemmhub.problem import GemmProblem, Operand
 
 _EXACT = 32
@@ -93,7 +94,11 @@ def _on_device(problem: GemmProblem) -> GemmProblem:
         )
         return replace(x, layout=replace(old, rows=m, row_stride=row, col_stride=col, batch_strides=strides))
 
-    others = {name: resized(x) for name, x in problem.matrices.items()}
+    others: dict[str, Described] = {name: resized(x) for name, x in problem.matrices.items()}
+    for name, scale in problem.operands.items():
+        # Factors of rows that are contiguous along m are m elements apart along k.
+        if isinstance(scale, Scale) and scale.axis == "m" and scale.depth_stride == problem.m:
+            others[name] = replace(scale, depth_stride=m)
     return replace(problem, m=m, a=resized(problem.a), out=resized(problem.out)).having(**others)
 
 

@@ -11,7 +11,7 @@ import pytest
 from gemmhub.buckets import end, representative
 from gemmhub.capability import Device
 from gemmhub.layout import MatrixLayout
-from gemmhub.problem import GemmProblem
+from gemmhub.problem import GemmProblem, Scale
 from gemmhub.testing.problems import bias, problem
 
 CUDA = Device("cuda", 0)
@@ -101,6 +101,19 @@ def test_problems_of_a_bucket_have_one_representative(rng: np.random.Generator) 
     for order in ("row", "col"):
         made = {representative(problem(m, 512, 256, "float16", a=order, device=CUDA)) for m in range(1008, 1025, 8)}
         assert len({x for x in made if x.m % 16 == 0}) == 1
+
+
+def test_scales_that_are_contiguous_along_m() -> None:
+    """Their stride along k is m, that of the representative too; any other stride stays."""
+    whole = problem(100, 64, 512, device=Device("cuda"))
+    of_b = Scale("n", 1, True, 64)
+    for m in (97, 100):
+        asked = whole.with_rows(m).having(scale_a=Scale("m", 1, True, m), scale_b=of_b)
+        ranked = representative(asked)
+        assert ranked.m == 100
+        assert dict(ranked.operands) == {"scale_a": Scale("m", 1, True, 100), "scale_b": of_b}
+    padded = Scale("m", 1, True, 128)
+    assert representative(whole.with_rows(97).having(scale_a=padded)).operands["scale_a"] == padded
 
 
 def test_what_stands_for_itself() -> None:

@@ -6,7 +6,7 @@ library's own first choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 from gemmhub_nvidia import driver
@@ -17,7 +17,8 @@ from gemmhub.capability import Ready, Refusal
 from gemmhub.kit.corrections import NOTE
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
 from gemmhub.problem import GemmProblem
-from gemmhub_cublas import corrections, library, lower, model, probe
+from gemmhub_cublas import corrections, library, lower, model, probe, scales
+from gemmhub_cublas.algorithm_proof import COPIES
 from gemmhub_cublas.choose import WORKSPACE, Algorithm, Chooser
 from gemmhub_cublas.launch import Gemm
 from gemmhub_cublas.library import Library, words
@@ -27,16 +28,28 @@ _MORE_WORKSPACE = "raise the setting workspace_mib"
 _UNNAMED = "leave the candidate's name out"
 
 
+def _load_driver() -> Driver:
+    """Load libcuda, with the functions that a proof needs."""
+    return driver.load(COPIES)
+
+
 class CublasBackend(MachineBackend[probe.Machine]):
     """cuBLASLt on NVIDIA GPUs."""
 
     name = "cublas"
     by_bucket = True
-    takes: ClassVar = {**BASIC, "activation": frozenset(lower.ACTIVATIONS)}
+    takes: ClassVar = {
+        **BASIC,
+        "activation": frozenset(lower.ACTIVATIONS),
+        "scale_a": frozenset({"tensor", "row", "1x128", "tensor x 128"}),
+        "scale_b": frozenset({"tensor", "column", "128x1", "128x128", "column blocks", "tensor x 128"}),
+        "scale_out": frozenset({"tensor"}),
+        "amax": frozenset({"tensor"}),
+    }
 
     def __init__(
         self,
-        open_driver: Callable[[], Driver] = driver.load,
+        open_driver: Callable[[], Driver] = _load_driver,
         open_library: Callable[[int], Library] = library.load,
     ) -> None:
         """Tests pass other functions that open the driver and the library."""
@@ -55,13 +68,15 @@ class CublasBackend(MachineBackend[probe.Machine]):
             return nothing_to_do(model.LAUNCH if model.rated(gpu) else None)
         first, *others = lowered.forms
         with gpu:
-            algorithms, status = self._chooser(problem, first).candidates(max(0, WORKSPACE - lowered.zero_bytes))
+            chooser = self._chooser(problem, first)
+            algorithms, status = chooser.candidates(max(0, WORKSPACE - lowered.zero_bytes))
             if not algorithms:
-                return self._no_algorithm(problem, first, status)
+                return self._no_algorithm(problem, first, status, chooser.wrong)
             for form in others:
-                algorithm, status = self._chooser(problem, form).first(WORKSPACE)
+                chooser = self._chooser(problem, form)
+                algorithm, status = chooser.first(WORKSPACE)
                 if algorithm is None:
-                    return self._no_algorithm(problem, form, status)
+                    return self._no_algorithm(problem, form, status, chooser.wrong)
         seconds = corrections.seconds(problem, lowered, gpu, self.machine.library.version)
         order = "exact" if first.scale == lower.TYPE["int32"] else None
         names = [algorithm.config for algorithm in algorithms]
@@ -73,15 +88,29 @@ class CublasBackend(MachineBackend[probe.Machine]):
         devices = len(self.machine.gpus)
         if problem.device.type != "cuda" or problem.device.index >= devices:
             return Refusal(f"the operands are on {problem.device}", f"copy them to one of {devices} CUDA devices")
-        return lower.check_types(problem) if problem.empty else lower.lowered(problem)
+        if problem.empty:
+            return lower.check_types(problem)
+        lowered = lower.lowered(problem)
+        scaling = None if isinstance(lowered, Refusal) else lowered.forms[0].scaling
+        if scaling is None:
+            return lowered
+        capability = self.machine.gpus[problem.device.index].capability
+        return scales.unsupported(scaling, capability, self.machine.library.version) or lowered
 
     def _chooser(self, problem: GemmProblem, form: Form) -> Chooser:
         return Chooser(self.machine, problem.device.index, form)
 
-    def _no_algorithm(self, problem: GemmProblem, form: Form, status: int) -> Refusal:
+    def _no_algorithm(self, problem: GemmProblem, form: Form, status: int, wrong: Collection[str]) -> Refusal:
         machine = self.machine
-        why = words(status) if status else "it proposes none"
         gpu = machine.gpus[problem.device.index]
+        if wrong:
+            others = f" and {len(wrong) - 1} others" * (len(wrong) > 1)
+            return Refusal(
+                f"cuBLASLt {machine.library.version} is not used for these scales on {gpu.name}: algorithm "
+                f"{min(wrong)}{others} failed a proof, a small product whose result is known",
+                "use another backend, another granularity, or another version of cuBLAS",
+            )
+        why = words(status) if status else "it proposes none"
         return Refusal(
             f"cuBLASLt {machine.library.version} has no algorithm for this on {gpu.name}, {why}; {lower.stored(form)}",
             lower.advice(problem, form),
@@ -95,6 +124,8 @@ class CublasBackend(MachineBackend[probe.Machine]):
             parts.append(f"{launches} launches, as the batch is not evenly spaced")
         if lowered.forms[0].epilogue != lower.NO_EPILOGUE:
             parts.append("epilogue fused")
+        if lowered.forms[0].scaling is not None:
+            parts.append("scales fused, proved on this card")
         gpu = self.machine.gpus[problem.device.index]
         if corrections.find(problem, gpu, self.machine.library.version) is None:
             parts.append(NOTE)
@@ -133,10 +164,13 @@ class CublasBackend(MachineBackend[probe.Machine]):
 
     def _named(self, problem: GemmProblem, form: Form, config: str) -> Algorithm | Refusal:
         """Return the algorithm called ``config``."""
+        chooser = self._chooser(problem, form)
         try:
-            algorithm = self._chooser(problem, form).named(config)
+            algorithm = chooser.named(config)
         except ValueError as error:
             return Refusal(str(error), _UNNAMED)
+        if algorithm is None and chooser.wrong:
+            return self._no_algorithm(problem, form, 0, chooser.wrong)
         if algorithm is None:
             library = f"cuBLASLt {self.machine.library.version}"
             return Refusal(f"{library} does not run algorithm {config} on this; {lower.stored(form)}", _UNNAMED)
@@ -144,8 +178,9 @@ class CublasBackend(MachineBackend[probe.Machine]):
 
     def _other(self, problem: GemmProblem, form: Form, limit: int) -> Algorithm | Refusal:
         """Return the library's first choice for a form that only some calls need."""
-        algorithm, status = self._chooser(problem, form).first(limit)
+        chooser = self._chooser(problem, form)
+        algorithm, status = chooser.first(limit)
         if algorithm is None and limit < WORKSPACE:
             why = f"cuBLASLt has no algorithm in {limit} bytes of workspace for a form of this; {lower.stored(form)}"
             return Refusal(why, _MORE_WORKSPACE)
-        return algorithm or self._no_algorithm(problem, form, status)
+        return algorithm or self._no_algorithm(problem, form, status, chooser.wrong)

@@ -5,7 +5,8 @@ split-K, the reduction of partial sums, CTA swizzling, custom option, stages, in
 same meaning in every process with the same version of the library and the same card.
 
 Split-K must add partial sums in the accumulator's type and in a fixed order: sums in the result's type would break the
-error bound. The splits must also cover all of K (:func:`_covers_k`), which the library does not ensure.
+error bound. The splits must also cover all of K (:func:`_covers_k`), which the library does not ensure. With
+quantization scales each algorithm is proved on the card as well (:mod:`gemmhub_cublas.algorithm_proof`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import ctypes
 import re
 import struct
 from collections.abc import Sequence
-from ctypes import addressof, byref, c_char, c_float, c_int, c_size_t
+from ctypes import addressof, byref, c_int, c_size_t
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemmhub_cublas.descriptors import ALGO_BYTES, CONFIG, KEPT, Object
+from gemmhub_cublas.descriptors import ALGO_BYTES, CONFIG, KEPT, HeuristicResult, Object
 from gemmhub_cublas.library import StatusError
 from gemmhub_cublas.lower import COMPUTE, GELU, ITEMSIZE, RELU, TYPE, Form
 from gemmhub_cublas.probe import Machine
@@ -51,18 +52,6 @@ _ANY_BUT_GAUSSIAN = 2**64 - 1 - 2**32
 """The implementations without Gaussian complex products, three real ones, whose error exceeds the bound."""
 _STEP = 128
 """Bytes along K of one stage of the algorithms for Hopper."""
-
-
-class _Result(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
-
-    _fields_ = (
-        ("algo", c_char * ALGO_BYTES),
-        ("workspace", c_size_t),
-        ("state", c_int),
-        ("waves", c_float),
-        ("reserved", c_int * 4),
-    )
 
 
 class Algorithm(NamedTuple):
@@ -103,8 +92,12 @@ class Chooser:
         """Raises StatusError where a descriptor or the library's handle cannot be created."""
         self._lt = machine.library.lt
         self._objects = machine.objects
+        self._proofs = machine.proofs
+        self._index = index
         self._handle = machine.handle(index)
         self._form = form
+        self.wrong: set[str] = set()
+        """Configurations whose proof failed."""
         self._descriptors = machine.objects.descriptors(form)  # keeps what the handles are of
         self._handles = self._descriptors.handles
 
@@ -118,7 +111,7 @@ class Chooser:
         if algorithms and all(algorithm.workspace for algorithm in algorithms):
             _add(algorithms, self.proposed(0)[0][:1])
         _add(algorithms, [x for x in map(self.swizzled, algorithms) if x is not None and x.workspace <= limit])
-        return algorithms, status
+        return [algorithm for algorithm in algorithms if self._proved(algorithm)], status
 
     def first(self, limit: int) -> tuple[Algorithm | None, int]:
         """Return the library's first choice within ``limit`` bytes of workspace, or None, and the library's status."""
@@ -126,7 +119,7 @@ class Chooser:
         for nbytes in (_USUAL_WORKSPACE, min(WORKSPACE, limit)):
             algorithms, status = self.proposed(nbytes)
             for algorithm in algorithms:
-                if algorithm.workspace <= limit:
+                if algorithm.workspace <= limit and self._proved(algorithm):
                     return algorithm, status
         return None, status
 
@@ -140,10 +133,18 @@ class Chooser:
             return None
         if not self._checkable:
             proposed = [x for nbytes in (_USUAL_WORKSPACE, WORKSPACE, 0) for x in self.proposed(nbytes)[0]]
-            return next((algorithm for algorithm in proposed if algorithm.config == config), None)
+            return next((x for x in proposed if x.config == config and self._proved(x)), None)
         types = form.compute, form.scale, form.a.type, form.b.type, form.c.type, form.d.type
         data = self._objects.algorithm(self._handle, types, numbers)
-        return None if data is None else self.checked(config, data)
+        checked = None if data is None else self.checked(config, data)
+        return checked if checked is None or self._proved(checked) else None
+
+    def _proved(self, algorithm: Algorithm) -> bool:
+        splits = parse(algorithm.config)[_SPLIT]
+        if self._proofs.holds(self._index, self._handle, self._form, algorithm.data, splits):
+            return True
+        self.wrong.add(algorithm.config)
+        return False
 
     def proposed(self, limit: int) -> tuple[list[Algorithm], int]:
         """Return the library's proposals within ``limit`` bytes of workspace, the best first, and its status.
@@ -157,7 +158,7 @@ class Chooser:
         form = self._form
         for attribute, matrix in zip(_MIN_ALIGNMENTS, (form.a, form.b, form.c, form.d)):
             preference.set(attribute, "I", matrix.alignment)
-        results, count = (_Result * WANTED)(), c_int()
+        results, count = (HeuristicResult * WANTED)(), c_int()
         status = self._lt.cublasLtMatmulAlgoGetHeuristic(
             self._handle, *self._handles, preference.handle, WANTED, results, byref(count)
         )
@@ -189,7 +190,7 @@ class Chooser:
         """Return the algorithm of the bytes ``data``; None where the library does not run it on this form, or the
         result is too large for its check.
         """
-        result = _Result()
+        result = HeuristicResult()
         if not self._checkable or self._lt.cublasLtMatmulAlgoCheck(self._handle, *self._handles, data, byref(result)):
             return None
         return Algorithm(config, data, result.workspace)

@@ -64,7 +64,7 @@ def seconds(problem: GemmProblem, lowered: Lowered, card: Card, library: str) ->
     if not model.rated(card):
         return None
     modelled, correction = model.seconds(problem, lowered, card), find(problem, card, library)
-    factor = model.byte_order(problem, lowered)
+    factor = model.byte_order(problem, lowered) * model.scales(lowered)
     if correction is None or problem.k == 0:
         return factor * modelled
     return factor * modelled * float(correction.factors([_features(problem, lowered, card, modelled)])[0])

@@ -2,20 +2,22 @@
 
 Two sizes of a product differ in a layout or two; the layout of b, the operation and the algorithm are the same.
 So objects are looked up by what they hold. A shared object is not changed once it is created, so that any number of
-threads may use it; only the address of a bias is part of an operation and differs from call to call, and such a call
-leases an operation of its own (:meth:`Operation.with_bias`).
+threads may use it; only the addresses of a bias and of scales are part of an operation and differ from call to call,
+and such a call leases an operation of its own (:meth:`Operation.at`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from ctypes import byref, c_void_p
+from collections.abc import Mapping
+from ctypes import byref, c_char, c_float, c_int, c_size_t, c_void_p
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from gemmhub_cublas.library import Library, check
 from gemmhub_cublas.lower import Form, Matrix
+from gemmhub_cublas.scales import Scaling
 
 CONFIG = "iIiIIIIHH"
 """The C types of a configuration's numbers, in the order of cublasLtMatmulAlgoConfigAttributes."""
@@ -23,8 +25,23 @@ ALGO_BYTES = 64
 """Bytes of cublasLtMatmulAlgo_t."""
 KEPT = 1024
 """Largest number of objects of each type that are kept for later products. Kernels keep those that they use."""
-_TRANS_A, _TRANS_B, _EPILOGUE, _BIAS_POINTER, _BIAS_TYPE = 3, 4, 7, 8, 26
+_TRANS_A, _TRANS_B, _EPILOGUE, _FAST_ACCUMULATION, _BIAS_TYPE = 3, 4, 7, 25, 26
+_A_SCALE_MODE, _B_SCALE_MODE = 31, 32
+BIAS_POINTER, A_SCALE_POINTER, B_SCALE_POINTER, D_SCALE_POINTER, AMAX_POINTER = 8, 17, 18, 20, 21
+"""Attributes of an operation that are addresses."""
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
+
+
+class HeuristicResult(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algo", c_char * ALGO_BYTES),
+        ("workspace", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    )
 
 
 class ObjectType:
@@ -65,41 +82,63 @@ class Object:
 
 
 class Operation:
-    """The operation of a form, and its variants with other addresses of the bias."""
+    """The operation of a form, and its variants with other addresses of the bias and of scales."""
 
     def __init__(
         self, object_type: ObjectType, compute: int, scale: int, trans_a: bool, trans_b: bool, epilogue: int,
-        bias_type: int | None, bias_alignment: int,
+        bias_type: int | None, bias_alignment: int, scaling: Scaling | None,
     ) -> None:  # fmt: skip
-        self._arguments = object_type, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment
+        self._arguments = object_type, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment, scaling
         self._free: list[Object] = []
         self.shared = self._created()
-        """The operation that is never changed; its bias, if any, has an address without memory."""
+        """The operation that is never changed; its bias and scales, if any, have addresses without memory."""
 
     def _created(self) -> Object:
-        object_type, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment = self._arguments
+        object_type, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment, scaling = self._arguments
         created = Object(object_type, compute, scale)
         created.set(_TRANS_A, "i", trans_a)
         created.set(_TRANS_B, "i", trans_b)
         created.set(_EPILOGUE, "I", epilogue)
+        # The library chooses algorithms by the alignment of these addresses, and does not read from them.
         if bias_type is not None:
             created.set(_BIAS_TYPE, "i", bias_type)
-            # The library chooses algorithms by the alignment of this address, and does not read from it.
-            created.set(_BIAS_POINTER, "Q", 256 + bias_alignment)
+            created.set(BIAS_POINTER, "Q", 256 + bias_alignment)
+        if scaling is not None:
+            created.set(_FAST_ACCUMULATION, "b", 0)
+            for mode, attribute in ((scaling.a, _A_SCALE_MODE), (scaling.b, _B_SCALE_MODE)):
+                if mode:  # a library before 12.8 has one mode, and no attribute of it
+                    created.set(attribute, "i", mode)
+            for pointer in scale_pointers(scaling):
+                created.set(pointer, "Q", 256)
         return created
 
-    def with_bias(self, address: int) -> Object:
-        """Lease an operation with the bias at ``address`` for one call: a concurrent or nested call has another."""
+    def at(self, addresses: Mapping[int, int]) -> Object:
+        """Lease an operation with these addresses, by attribute, for one call.
+
+        A concurrent or nested call has another. Every call of an operation passes the same attributes.
+        """
         try:
             leased = self._free.pop()
         except IndexError:
             leased = self._created()
-        leased.set(_BIAS_POINTER, "Q", address)
+        for attribute, address in addresses.items():
+            leased.set(attribute, "Q", address)
         return leased
 
     def give_back(self, leased: Object) -> None:
         """End the lease of ``leased``."""
         self._free.append(leased)
+
+
+def scale_pointers(scaling: Scaling | None) -> tuple[int, ...]:
+    """Return the attributes that are the addresses of a scaling: of the factors of A, B and D, and of the amax."""
+    if scaling is None:
+        return ()
+    there = {
+        A_SCALE_POINTER: scaling.a is not None, B_SCALE_POINTER: scaling.b is not None,
+        D_SCALE_POINTER: scaling.result, AMAX_POINTER: scaling.amax,
+    }  # fmt: skip
+    return tuple(attribute for attribute, used in there.items() if used)
 
 
 class Descriptors(NamedTuple):
@@ -140,8 +179,9 @@ class Objects:
 
         a, b, d = of(form.a), of(form.b), of(form.d)
         operation = self._operation(
-            form.compute, form.scale, form.trans_a, form.trans_b, form.epilogue, form.bias_type, form.bias_alignment
-        )
+            form.compute, form.scale, form.trans_a, form.trans_b, form.epilogue, form.bias_type, form.bias_alignment,
+            form.scaling,
+        )  # fmt: skip
         return Descriptors(operation, a, b, d if form.c is form.d else of(form.c), d)
 
 

@@ -9,15 +9,30 @@ from ctypes import addressof, c_size_t, c_void_p
 from typing import Any
 
 from gemmhub.backend import Run
-from gemmhub.errors import AllocationError, KernelError
+from gemmhub.errors import AllocationError, InputError, KernelError
 from gemmhub.problem import GemmProblem
+from gemmhub_cublas import scales
 from gemmhub_cublas.choose import Algorithm, Chooser
+from gemmhub_cublas.descriptors import (
+    A_SCALE_POINTER,
+    AMAX_POINTER,
+    B_SCALE_POINTER,
+    BIAS_POINTER,
+    D_SCALE_POINTER,
+    scale_pointers,
+)
 from gemmhub_cublas.library import StatusError, words
 from gemmhub_cublas.lower import BIAS_ALIGNMENT, NAME, Form, Lowered
 from gemmhub_cublas.probe import Machine
 
 _REAL: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int32}
 _PART: dict[str, Any] = {"complex64": ctypes.c_float, "complex128": ctypes.c_double}
+_POINTERS = {
+    False: {"scale_a": A_SCALE_POINTER, "scale_b": B_SCALE_POINTER},
+    True: {"scale_a": B_SCALE_POINTER, "scale_b": A_SCALE_POINTER},
+}
+"""The attribute for the address of each operand's scale, by whether the library's A is the problem's b."""
+_OF_RESULT = {"scale_out": D_SCALE_POINTER, "amax": AMAX_POINTER}
 _NOTHING = nullcontext()
 _POINTER: Any = c_void_p.from_param
 _SIZE: Any = c_size_t.from_param
@@ -39,13 +54,16 @@ _UNITS = {dtype: (scalar(1, dtype), scalar(0, dtype)) for dtype in (*_REAL, *_PA
 class Launch:
     """A form with its algorithm, ready for cublasLtMatmul."""
 
-    __slots__ = ("_descriptors", "a", "algo", "b", "c", "d", "operation", "shared", "workspace")
+    __slots__ = ("_descriptors", "a", "algo", "b", "c", "d", "in_place", "operation", "pointers", "shared", "workspace")
 
     def __init__(self, machine: Machine, form: Form, algorithm: Algorithm) -> None:
         self._descriptors = machine.objects.descriptors(form)  # keeps what the handles are of
         self.shared, self.a, self.b, self.c, self.d = self._descriptors.handles
         self.operation = self._descriptors.operation
         self.algo, self.workspace = algorithm.data, algorithm.workspace
+        self.pointers = scale_pointers(form.scaling)
+        self.in_place = form.c.type == form.d.type
+        """Whether D stands for C where nothing is added. It does not where their types differ."""
 
 
 class Gemm:
@@ -86,7 +104,9 @@ class Gemm:
         self._dtype = NAME[lowered.forms[0].scale]
         self._one, self._nil = _UNITS[self._dtype]
         self._zeros = self._memory.zeros(lowered.zero_bytes) if lowered.zero else 0
-        self._bare = problem.alpha_is_one and problem.c is None and problem.bias is None
+        self._bare = problem.alpha_is_one and not problem.operands and lowered.forms[0].scaling is None
+        self._pointers = {**_POINTERS[lowered.swapped], **_OF_RESULT}
+        self._aligned = lowered.in_blocks
 
     @property
     def run(self) -> Run:
@@ -150,8 +170,9 @@ class Gemm:
         return run
 
     def _run(
-        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
-    ) -> None:
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None,
+        **factors: Any,
+    ) -> None:  # fmt: skip
         lowered, pair = self._lowered, self._main
         product = pair is not None and not (alpha == 0 and self._zero is not None)
         if not product:
@@ -161,7 +182,10 @@ class Gemm:
             a, b = b, a
         assert pair is not None
         launch = pair[bias is not None and bias % BIAS_ALIGNMENT != 0]
-        leased = None if bias is None else launch.operation.with_bias(bias)
+        addresses = self._addresses(launch, factors) if factors else {}
+        if bias is not None:
+            addresses[BIAS_POINTER] = bias
+        leased = launch.operation.at(addresses) if addresses else None
         operation = launch.shared if leased is None else leased.handle
         # Local variables keep the scalars alive while the library reads them.
         alpha_here, beta_here = self._scalar(alpha), self._scalar(beta)
@@ -170,16 +194,30 @@ class Gemm:
             nbytes, workspace = (0, None) if lease is None else (lease.nbytes, lease.address)
             for a_offset, b_offset, c_offset, d_offset in lowered.offsets:
                 d = out + d_offset
+                own = d if launch.in_place else None
                 status = self._matmul(
                     self._handle, operation, alpha_at,
                     a + a_offset if product else a, launch.a, b + b_offset if product else b, launch.b,
-                    beta_at, d if c is None else c + c_offset, launch.d if c is None else launch.c,
+                    beta_at, own if c is None else c + c_offset, launch.d if c is None and own else launch.c,
                     d, launch.d, launch.algo, workspace, nbytes, stream,
                 )  # fmt: skip
                 if status:
                     raise self.failed(status)
         if leased is not None:
             launch.operation.give_back(leased)
+
+    def _addresses(self, launch: Launch, factors: dict[str, Any]) -> dict[int, int]:
+        """Return the addresses of scales by attribute, those of ``launch`` alone.
+
+        Raises InputError for one that the library cannot read.
+        """
+        if self._aligned:
+            for name, address in factors.items():
+                if address % scales.ALIGNMENT:
+                    multiple = f"a multiple of {scales.ALIGNMENT}"
+                    raise InputError(name, f"address {address:#x}", multiple, "pass a copy of its own")
+        found = {self._pointers[name]: address for name, address in factors.items()}
+        return {attribute: address for attribute, address in found.items() if attribute in launch.pointers}
 
     def _workspace(self, launch: Launch, stream: Any) -> Any:
         """Return a lease of the workspace that the algorithm needs."""

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from gemmhub import lowering
 from gemmhub.capability import Refusal
-from gemmhub.dtypes import as_dtype
+from gemmhub.dtypes import DType, as_dtype
 from gemmhub.lowering import BlasCall, equivalent_calls, fold_batch, with_bias
-from gemmhub.problem import GemmProblem, Operand
+from gemmhub.problem import Bias, GemmProblem, Operand
+from gemmhub_cublas import scales
+from gemmhub_cublas.scales import Scaling
 
 TYPE = {
     "float32": 0, "float64": 1, "float16": 2, "int8": 3, "complex64": 4, "complex128": 5, "int32": 10,
@@ -41,8 +43,11 @@ BIAS_ALIGNMENT = 16
 
 _CODE = {as_dtype(name): code for name, code in TYPE.items()}
 """cudaDataType by the dtype itself, whose name takes numpy some microseconds."""
-_FLOAT32, _BFLOAT16, _E5M2 = map(as_dtype, ("float32", "bfloat16", "float8_e5m2"))
-_SMALL = "float16", "bfloat16", "float32"
+_FLOAT32, _FLOAT16, _BFLOAT16 = map(as_dtype, ("float32", "float16", "bfloat16"))
+_FLOAT8 = _E4M3, _E5M2 = as_dtype("float8_e4m3fn"), as_dtype("float8_e5m2")
+FLOAT8 = (TYPE["float8_e4m3fn"], TYPE["float8_e5m2"])
+"""The types whose elements have quantization scales."""
+_SMALL = "float16", "bfloat16", "float32", "float8_e4m3fn"
 _RESULTS = {
     (as_dtype(a), as_dtype(b)): frozenset(map(as_dtype, results))
     for a, b, *results in (
@@ -54,8 +59,8 @@ _RESULTS = {
         ("complex128", "complex128", "complex128"),
         ("int8", "int8", "int32"),
         ("float8_e4m3fn", "float8_e4m3fn", *_SMALL),
-        ("float8_e4m3fn", "float8_e5m2", *_SMALL),
-        ("float8_e5m2", "float8_e4m3fn", *_SMALL),
+        ("float8_e4m3fn", "float8_e5m2", *_SMALL, "float8_e5m2"),
+        ("float8_e5m2", "float8_e4m3fn", *_SMALL, "float8_e5m2"),
     )
 }
 """The result dtypes that the library supports for each pair of operands."""
@@ -96,6 +101,8 @@ class Form(NamedTuple):
     bias_alignment: int = BIAS_ALIGNMENT
     addend: bool = False
     """Whether beta * C is added."""
+    scaling: Scaling | None = None
+    """The quantization scales; None where there are none and D is not float8."""
 
     @property
     def k(self) -> int:
@@ -119,6 +126,12 @@ class Lowered(NamedTuple):
     address."""
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether the product has scales that differ along k."""
+        scaling = self.forms[0].scaling
+        return scaling is not None and scaling.in_blocks
+
+    @property
     def zero_bytes(self) -> int:
         """Bytes of the zeros that serve as A and as B of ``zero``."""
         return _ZERO_COLUMN * max(self.zero.a.cols, self.zero.b.cols) if self.zero else 0
@@ -126,11 +139,11 @@ class Lowered(NamedTuple):
     def with_rows(self, m: int) -> Lowered | None:
         """Return what :func:`lowered` returns for the same problem with ``m`` rows, without that problem.
 
-        The problem has no batch. None where :func:`lowered` refuses ``m`` rows, and from or to a single row, which has
-        both storage orders.
+        The problem has no batch. None where :func:`lowered` refuses ``m`` rows, from or to a single row, which has
+        both storage orders, and with scales of blocks, whose layout depends on m.
         """
         d = self.forms[0].d
-        if m < 2 or (d.cols if self.swapped else d.rows) < 2:
+        if m < 2 or (d.cols if self.swapped else d.rows) < 2 or self.in_blocks:
             return None
         forms = tuple([_with_rows(form, self.swapped, m) for form in self.forms])
         first = forms[0]
@@ -165,6 +178,11 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
             f"the batch is not evenly spaced and takes {launches} launches: at most {MAX_LAUNCHES} are allowed",
             "pass contiguous operands, or multiply in parts",
         )
+    scaling = scales.scaling(problem, call.swapped)
+    if isinstance(scaling, Refusal):
+        return scaling
+    if scaling is not None and scaling.amax and (launches > 1 or dim.count > 1):
+        return Refusal("cuBLASLt writes amax= for single products, not for batches", "multiply the matrices one by one")
     first, second = (problem.b, problem.a) if call.swapped else (problem.a, problem.b)
     m, n, k = call.m, call.n, call.k
     dims = (*outer, dim) if call.batch else ()
@@ -184,12 +202,13 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
         trans_b=call.trans_b,
         a=matrix(first, k, m, call.lda, 0) if call.trans_a else matrix(first, m, k, call.lda, 0),
         b=matrix(second, n, k, call.ldb, 1) if call.trans_b else matrix(second, k, n, call.ldb, 1),
-        c=d if problem.c is None else matrix(problem.c, m, n, call.ldc, 2),
+        c=_addend_of(d, bias.dtype if bias else None) if problem.c is None else matrix(problem.c, m, n, call.ldc, 2),
         d=d,
         products=dim.count,
         epilogue=flags or NO_EPILOGUE,
         bias_type=_CODE[bias.dtype] if bias else None,
         addend=problem.c is not None,
+        scaling=scaling,
     )
     refusal = _narrow(form) if k else None
     if refusal is not None:
@@ -210,6 +229,9 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
 def check_types(problem: GemmProblem) -> Refusal | None:
     """Return a refusal of dtypes or an epilogue that the library does not support."""
     a, b, out = problem.a.dtype, problem.b.dtype, problem.out.dtype
+    refusal = scales.check_types(problem)
+    if refusal is not None:
+        return refusal
     results = _RESULTS.get((a, b))
     if results is None:
         why = "no product of two float8_e5m2" if a == b == _E5M2 else f"no product of {a} by {b}"
@@ -217,6 +239,8 @@ def check_types(problem: GemmProblem) -> Refusal | None:
     if out not in results:
         allowed = ", ".join(sorted(x.name for x in results))
         return Refusal(f"cuBLASLt has no {a} by {b} with a result of {out}", f"give out_dtype= one of {allowed}")
+    if out in _FLOAT8:
+        return _check_terms(problem)
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
         return Refusal(f"c is {problem.c.dtype}: cuBLASLt adds only a c of the result's dtype", f"convert c to {out}")
     if (problem.bias or problem.activation) and problem.compute_dtype != _FLOAT32:
@@ -231,12 +255,28 @@ def check_types(problem: GemmProblem) -> Refusal | None:
                 f"the bias is {problem.bias.dtype}: cuBLASLt adds {wanted} to {a} by {b} with a result of {out}",
                 f"convert the bias to {wanted}" if wanted == out else "give out_dtype='bfloat16', or add it afterwards",
             )
-        if problem.bias.stride != 1:
-            return Refusal(
-                f"the bias has a stride of {problem.bias.stride} elements: cuBLASLt takes contiguous ones",
-                "pass a contiguous copy of the bias",
-            )
-    return None
+    return _check_stride(problem.bias)
+
+
+def _check_stride(bias: Bias | None) -> Refusal | None:
+    if bias is None or bias.stride == 1:
+        return None
+    return Refusal(
+        f"the bias has a stride of {bias.stride} elements: cuBLASLt takes contiguous ones",
+        "pass a contiguous copy of the bias",
+    )
+
+
+def _check_terms(problem: GemmProblem) -> Refusal | None:
+    """Return a refusal of what is added to a float8 result: c and a bias of one 16-bit dtype, which is that of C."""
+    terms = {name: x.dtype for name, x in (("c", problem.c), ("the bias", problem.bias)) if x is not None}
+    if len({*terms.values()}) > 1 or not {*terms.values()} <= {_FLOAT16, _BFLOAT16}:
+        given = " and ".join(f"{name} is {dtype}" for name, dtype in terms.items())
+        return Refusal(
+            f"{given}: cuBLASLt adds float16, or bfloat16, to a result of {problem.out.dtype}",
+            "convert what is added to bfloat16",
+        )
+    return _check_stride(problem.bias)
 
 
 def _reading(problem: GemmProblem) -> BlasCall | Refusal:
@@ -259,16 +299,23 @@ def _narrow(form: Form) -> Refusal | None:
     return None
 
 
+def _addend_of(d: Matrix, bias: DType | None) -> Matrix:
+    """Return C where nothing is added: D itself, but in 16 bits, those of a bias, where D is float8."""
+    return d._replace(type=_CODE[bias or _BFLOAT16]) if d.type in FLOAT8 else d
+
+
 def _without_product(form: Form, m: int, n: int, itemsize: int) -> Form:
     """Return ``form`` with A^T and B of zeros, whose K is just long enough for every dtype."""
     k = _ZERO_COLUMN // itemsize
     a, b = (Matrix(x.type, k, count, k, 0, 256) for x, count in ((form.a, m), (form.b, n)))
-    return form._replace(trans_a=True, trans_b=False, a=a, b=b)
+    # No factors either: 0 times an infinite one is NaN.
+    scaling = form.scaling.of_result if form.scaling and form.d.type in FLOAT8 else None
+    return form._replace(trans_a=True, trans_b=False, a=a, b=b, scaling=scaling)
 
 
 def _with_rows(form: Form, swapped: bool, m: int) -> Form:
     """Return ``form`` with ``m`` rows of the problem's a, c and result, more than one before and after."""
-    compute, scale, trans_a, trans_b, a, b, c, d, products, epilogue, bias_type, bias_alignment, addend = form
+    compute, scale, trans_a, trans_b, a, b, c, d, products, epilogue, bias_type, alignment, addend, scaling = form
     own = c is d
     if swapped:
         b, d = _resized(b, trans_b, m), _resized(d, False, m)
@@ -276,7 +323,7 @@ def _with_rows(form: Form, swapped: bool, m: int) -> Form:
         a, d = _resized(a, not trans_a, m), _resized(d, True, m)
     c = d if own else _resized(c, not swapped, m)
     return Form(
-        compute, scale, trans_a, trans_b, a, b, c, d, products, epilogue, bias_type, bias_alignment, addend
+        compute, scale, trans_a, trans_b, a, b, c, d, products, epilogue, bias_type, alignment, addend, scaling
     )  # fmt: skip
 
 

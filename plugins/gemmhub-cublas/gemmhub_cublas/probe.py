@@ -10,6 +10,7 @@ from gemmhub_nvidia.driver import Driver, DriverError, Gpu
 
 from gemmhub.capability import Absent, Ready
 from gemmhub.kit import locks
+from gemmhub_cublas.algorithm_proof import Proofs
 from gemmhub_cublas.descriptors import Objects
 from gemmhub_cublas.library import Library, LibraryError, StatusError, check
 from gemmhub_cublas.workspace import Workspace
@@ -27,6 +28,7 @@ class Machine:
         self.objects = Objects(library)
         self.gpus = gpus
         self.workspaces = tuple(map(Workspace, gpus))
+        self.proofs = Proofs(library, self.objects, gpus)
         self._handles: dict[int, int] = {}
         self._lock = locks.lock()
 

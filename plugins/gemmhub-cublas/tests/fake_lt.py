@@ -28,15 +28,22 @@ NUMPY = {
 }  # fmt: skip
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32I, FAST_TF32 = 68, 70, 72, 77
 FP8 = {(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3)}
+NARROW = {(a, b): (E4M3,) if a == b else (E4M3, E5M2) for a, b in FP8}
+"""The float8 types of D for each pair of operands."""
 TABLE = {
     *((COMPUTE_32F, F32, ab, ab, d) for ab, d in ((F16, F16), (F16, F32), (BF16, BF16), (BF16, F32), (F32, F32))),
     *((COMPUTE_32F, F32, a, b, d) for a, b in FP8 for d in (BF16, F16, F32)),
     (FAST_TF32, F32, F32, F32, F32), (COMPUTE_64F, F64, F64, F64, F64), (COMPUTE_32I, I32, I8, I8, I32),
+    *((COMPUTE_32F, F32, *ab, d) for ab, narrow in NARROW.items() for d in narrow),
     (COMPUTE_32F, C32, C32, C32, C32), (FAST_TF32, C32, C32, C32, C32), (COMPUTE_64F, C64, C64, C64, C64),
 }  # fmt: skip
 """The supported combinations of (compute, scale, A, B, C, D)."""
 
-DESC = {0: 4, 1: 4, 3: 4, 4: 4, 7: 4, 8: 8, 10: 8, 25: 1, 26: 4}
+A_SCALE, B_SCALE, D_SCALE, AMAX, FAST, A_MODE, B_MODE = 17, 18, 20, 21, 25, 31, 32
+SCALAR, OUTER, VEC128, BLK128 = 0, 3, 4, 5
+MODES = {(SCALAR, SCALAR), (OUTER, OUTER), (VEC128, VEC128), (VEC128, BLK128), (BLK128, VEC128)}
+"""The documented modes of A and B."""
+DESC = {0: 4, 1: 4, 3: 4, 4: 4, 7: 4, 8: 8, 10: 8, 17: 8, 18: 8, 20: 8, 21: 8, 25: 1, 26: 4, 31: 4, 32: 4}
 LAYOUT = {0: 4, 1: 4, 2: 8, 3: 8, 4: 8, 5: 4, 6: 8}
 PREFERENCE = {0: 4, 1: 8, 3: 4, 5: 4, 6: 4, 7: 4, 8: 4, 9: 4, 12: 8}
 CONFIG = (4, 4, 4, 4, 4, 4, 4, 2, 2)
@@ -107,6 +114,10 @@ class FakeLt(FakeLibrary):
     def __init__(self, cuda, version=130100):
         super().__init__(cuda.complaints)
         self.cuda, self.version = cuda, version
+        self.ignored = set()
+        """Attributes of operations that the library accepts, and does not read."""
+        self.partial = set()
+        """Algorithms that leave out the K remainder of products with scales."""
         self.products = []
         """The calls of cublasLtMatmul: (device, algorithm id, workspace address, stream, capture)."""
         self.pause = 0.0
@@ -138,8 +149,11 @@ class FakeLt(FakeLibrary):
     def _attribute(self, number, kind, widths, attribute, buffer, size):
         if widths.get(attribute) != size:
             raise IllegalError(f"attribute {attribute} of {kind} in {size} bytes")
-        signed = not (kind == "preference" or attribute in (7, 8))
+        if kind == "desc" and attribute in (A_MODE, B_MODE) and self.version < 120800:
+            return INVALID_VALUE
+        signed = not (kind == "preference" or attribute in (7, 8, A_SCALE, B_SCALE, D_SCALE, AMAX))
         self._get(number, kind)[attribute] = int.from_bytes(ctypes.string_at(buffer, size), "little", signed=signed)
+        return SUCCESS
 
     def _cublasLtGetVersion(self):
         return self.version
@@ -154,7 +168,7 @@ class FakeLt(FakeLibrary):
         self._destroy(number, "desc")
 
     def _cublasLtMatmulDescSetAttribute(self, number, attribute, buffer, size):
-        self._attribute(number, "desc", DESC, attribute, buffer, size)
+        return self._attribute(number, "desc", DESC, attribute, buffer, size)
 
     def _cublasLtMatrixLayoutCreate(self, out, kind, rows, cols, ld):
         self._new(out, "layout", {**defaults(LAYOUT), 0: kind, 2: rows, 3: cols, 4: ld, 5: 1})
@@ -197,22 +211,44 @@ class FakeLt(FakeLibrary):
         """Whether the documentation's tables have this product."""
         a, b, c, d = layouts
         m, n, k, _ = self._shape(desc, layouts)
-        if c[0] != d[0] or (desc[0], desc[1], a[0], b[0], d[0]) not in TABLE:
+        narrow = d[0] in (E4M3, E5M2)
+        if (c[0] not in (BF16, F16) if narrow else c[0] != d[0]) or not self._scaled(desc, layouts):
+            return False
+        if (desc[0], desc[1], a[0], b[0], d[0]) not in TABLE:
             return False
         epilogue, real32 = desc[7], desc[1] == F32
         if epilogue not in ((1, 2, 4, 6, 32, 36) if real32 else (1,)):
             return False
-        if epilogue & 4 and desc[26] != (BF16 if (a[0], b[0]) in FP8 and d[0] == F32 else d[0]):
+        if epilogue & 4 and desc[26] != (c[0] if narrow else BF16 if (a[0], b[0]) in FP8 and d[0] == F32 else d[0]):
             return False
         if (a[0], b[0]) in FP8 and (not desc[3] or desc[4] or m % 16 or n % 8 or k % 16):
             return False
         return not (a[0] == I8 and (not desc[3] or desc[4] or m % 4 or k % 4 or any(x[4] % 4 for x in layouts)))
+
+    def _scaled(self, desc, layouts):
+        """Whether the documentation has these scales; IllegalError for factors of what is not float8."""
+        a, b, _, d = layouts
+        m, n, _, count = self._shape(desc, layouts)
+        factors = desc[A_SCALE] or desc[B_SCALE] or desc[A_MODE] or desc[B_MODE]
+        if (factors and (a[0], b[0]) not in FP8) or ((desc[D_SCALE] or desc[AMAX]) and d[0] not in (E4M3, E5M2)):
+            raise IllegalError(f"scales {desc} of {layouts}")
+        modes = desc[A_MODE], desc[B_MODE]
+        if modes == (SCALAR, SCALAR):
+            return True
+        capability = self.cuda.attributes[75], self.cuda.attributes[76]
+        if capability != (9, 0) or self.version < 120900 or modes not in MODES or d[0] not in (BF16, F16, F32):
+            return False
+        return count == 1 and (OUTER in modes or not (m % 4 or n % 4))
 
     def _needs(self, algorithm, desc, layouts):
         """Return the alignment in bytes that the algorithm needs of addresses, leading dimensions and batch strides."""
         one_byte = NUMPY[layouts[0][0]].itemsize == 1
         least = 16 if (layouts[0][0], layouts[1][0]) in FP8 else 4 if one_byte else 1
         return 16 if algorithm in (TENSOR, SPLIT, PERSISTENT) else least
+
+    def _bias_needs(self, algorithm, desc):
+        """Return the alignment in bytes that the algorithm needs of the bias."""
+        return 16 if algorithm in (TENSOR, SPLIT, PERSISTENT) else NUMPY[desc[26]].itemsize
 
     def _runs(self, algorithm, desc, layouts):
         """Whether the algorithm takes these layouts."""
@@ -276,7 +312,7 @@ class FakeLt(FakeLibrary):
             order = [SPLIT, OUTPUT_SPLIT, ANY_SPLIT, *order]
         elif m % 3 == 0:
             order = [PERSISTENT, *order]
-        given = [prefer[x] for x in (5, 6, 7, 8)] + ([desc[8] & -desc[8]] if desc[7] & 4 else [])
+        given = [prefer[x] for x in (5, 6, 7, 8)]
         found = []
         for algorithm in dict.fromkeys(order):
             parts = PARTS.get(algorithm, 1)
@@ -284,6 +320,7 @@ class FakeLt(FakeLibrary):
             numbers = [algorithm, 20, parts, reduction, 0, 0, 35, 0, 3]
             nbytes = self._workspace(numbers, desc, layouts)
             aligned = min(given) >= self._needs(algorithm, desc, layouts)
+            aligned = aligned and not (desc[7] & 4 and desc[8] % self._bias_needs(algorithm, desc))
             masked = reduction and not reduction & prefer[3]
             if self._runs(algorithm, desc, layouts) and aligned and nbytes <= prefer[1] and not masked:
                 found.append((numbers, nbytes))
@@ -296,7 +333,8 @@ class FakeLt(FakeLibrary):
 
     def _cublasLtMatmulAlgoInit(self, handle, compute, scale, a, b, c, d, number, algo):
         self._on_device(handle)
-        if c != d or (compute, scale, a, b, d) not in TABLE or number not in (TENSOR, PERSISTENT, ANY, *PARTS):
+        fits = c in (BF16, F16) if d in (E4M3, E5M2) else c == d
+        if not fits or (compute, scale, a, b, d) not in TABLE or number not in (TENSOR, PERSISTENT, ANY, *PARTS):
             return NOT_SUPPORTED
         self._store(algo, [number, 0, 1, 0, 0, 0, 0, 0, 0])
         return SUCCESS
@@ -339,10 +377,14 @@ class FakeLt(FakeLibrary):
             raise IllegalError(f"algorithm {numbers} does not run {desc} {layouts}")
         need = self._needs(numbers[0], desc, layouts)
         for name, address, layout in zip("ABCD", (a, b, c, d), layouts):
+            if name == "C" and address is None and layouts[2][0] != layouts[3][0]:
+                continue
             if not address or address % max(need, NUMPY[layout[0]].itemsize):
                 raise IllegalError(f"{name} at {address} for algorithm {numbers[0]}")
-        if desc[7] & 4 and (not desc[8] or desc[8] % max(need, NUMPY[desc[26]].itemsize)):
+        if desc[7] & 4 and (not desc[8] or desc[8] % self._bias_needs(numbers[0], desc)):
             raise IllegalError(f"bias at {desc[8]} for algorithm {numbers[0]}")
+        if c is None and np.frombuffer(ctypes.string_at(beta, 4), np.float32)[0] != 0:
+            raise IllegalError("no C, and beta is not 0")
         if c == d and layouts[2] != layouts[3]:
             raise IllegalError("C in place with another layout than D")
         needed = self._workspace(numbers, desc, layouts)
@@ -359,7 +401,7 @@ class FakeLt(FakeLibrary):
             if self.interrupt is not None:
                 self.interrupt()
         try:
-            self._compute(desc, layouts, (a, b, c, d), alpha, beta)
+            self._compute(desc, layouts, (a, b, c, d), alpha, beta, numbers[0] in self.partial)
         finally:
             self._busy.discard(workspace)
         return SUCCESS
@@ -374,20 +416,58 @@ class FakeLt(FakeLibrary):
         strides = (dtype.itemsize, layout[4] * dtype.itemsize)
         return np.ndarray((layout[2], layout[3]), dtype, buffer=memory, strides=strides)
 
-    def _compute(self, desc, layouts, addresses, alpha, beta):
+    def _floats(self, address, count):
+        if address % 4 or not self.cuda.inside(address, 4 * count):
+            raise IllegalError(f"{count} factors at {address} are nobody's")
+        return np.frombuffer(ctypes.string_at(address, 4 * count), np.float32).astype(np.float64)
+
+    def _factors(self, desc, which, size, k):
+        """What the elements of A, m x k, or of B, n x k, are multiplied by."""
+        pointer, mode = {"A": (A_SCALE, A_MODE), "B": (B_SCALE, B_MODE)}[which]
+        address, mode = desc[pointer], 0 if mode in self.ignored else desc[mode]
+        if not address:
+            if mode != SCALAR:
+                raise IllegalError(f"{which} has the mode {mode} and no factors")
+            return 1.0
+        if pointer in self.ignored:
+            return 1.0
+        blocks, deep = -(-size // 128), -(-k // 128)
+        if mode in (VEC128, BLK128) and address % 16:
+            raise IllegalError(f"factors of {which} at {address}")
+        if mode == SCALAR:
+            return self._floats(address, 1)[0]
+        if mode == OUTER:
+            return self._floats(address, size)[:, None]
+        if mode == VEC128:
+            factors = self._floats(address, size * deep).reshape(deep, size).T
+        else:
+            four = -(-deep // 4) * 4
+            factors = [self._floats(address + 4 * four * i, deep) for i in range(blocks)]
+            factors = np.repeat(np.array(factors), 128, 0)[:size]
+        return np.repeat(factors, 128, 1)[:, :k]
+
+    def _compute(self, desc, layouts, addresses, alpha, beta, partial):
         scale = NUMPY[desc[1]]
         wide = np.dtype({"f": np.float64, "c": np.complex128, "i": np.int64}[scale.kind])
         alpha, beta = (np.frombuffer(ctypes.string_at(x, scale.itemsize), scale)[0].astype(wide) for x in (alpha, beta))
-        m, _, _, count = self._shape(desc, layouts)
+        m, n, k, count = self._shape(desc, layouts)
+        of_a, of_b = (self._factors(desc, name, size, k) for name, size in (("A", m), ("B", n)))
+        scaled = any(desc[x] for x in (A_SCALE, B_SCALE, D_SCALE, AMAX))
         self._disjoint(layouts[3])
         for i in range(count):
-            a, b, c, d = (self._matrix(address, layout, i) for address, layout in zip(addresses, layouts))
+            a, b, d = (self._matrix(addresses[j], layouts[j], i) for j in (0, 1, 3))
             left, right = (x.astype(wide) for x in (a, b))
+            left, right = left.T if desc[3] else left, right.T if desc[4] else right
+            if partial and scaled:
+                left = np.where(np.arange(k) < k // 128 * 128, left, 0)
             with np.errstate(all="ignore"):
                 # The product is always made: 0 * NaN is NaN.
-                value = alpha * ((left.T if desc[3] else left) @ (right.T if desc[4] else right))
+                product = (left * of_a) @ (right.T * of_b).T if scaled else left @ right
+                if desc[FAST] and scaled:
+                    product = (product.astype(np.float32).view(np.int32) & -1024).view(np.float32).astype(wide)
+                value = alpha * product
                 if beta != 0:
-                    value = value + beta * c.astype(wide)
+                    value = value + beta * self._matrix(addresses[2], layouts[2], i).astype(wide)
                 if desc[7] & 4:
                     kind = NUMPY[desc[26]]
                     if not self.cuda.inside(desc[8], m * kind.itemsize):
@@ -400,6 +480,15 @@ class FakeLt(FakeLibrary):
                 if desc[7] & 32:
                     inner = np.sqrt(2 / np.pi) * (value + 0.044715 * value**3)
                     value = np.where(np.isneginf(value), 0.0, 0.5 * value * (1 + np.tanh(inner)))
+                if desc[AMAX] and AMAX not in self.ignored:
+                    if not self.cuda.inside(desc[AMAX], 4):
+                        raise IllegalError(f"amax at {desc[AMAX]}")
+                    ctypes.c_float.from_address(desc[AMAX]).value = np.abs(value).max()
+                if desc[D_SCALE] and D_SCALE not in self.ignored:
+                    value = value * self._floats(desc[D_SCALE], 1)[0]
+                if layouts[3][0] in (E4M3, E5M2):
+                    largest = float(ml_dtypes.finfo(d.dtype).max)
+                    value = np.clip(value, -largest, largest)
                 d[...] = value.astype(d.dtype)
 
     def _disjoint(self, layout):

@@ -1,9 +1,15 @@
+# ruff: noqa: N802 (methods are called as the C functions are)
 """The backend on a fake libcuda and libcublasLt, with memory for the conformance kit."""
 
 from __future__ import annotations
 
+import ctypes
+from ctypes import c_int, c_size_t, c_uint64, c_void_p
+from typing import ClassVar
+
 import numpy as np
 from fake_lt import FakeLt
+from gemmhub_cublas.algorithm_proof import COPIES
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.library import Library
 from gemmhub_nvidia.driver import Driver
@@ -16,15 +22,37 @@ from gemmhub.testing.problems import bias, operand
 __all__ = ["Arrays", "FakeMemory", "Home", "bias", "operand", "problem"]
 
 
+class FakeCuda(fake_cuda.FakeCuda):
+    """With copies between host and device."""
+
+    types: ClassVar = {
+        **fake_cuda.TYPES,
+        "cuMemcpyHtoDAsync_v2": (c_int, (c_uint64, c_void_p, c_size_t, c_void_p)),
+        "cuMemcpyDtoHAsync_v2": (c_int, (c_void_p, c_uint64, c_size_t, c_void_p)),
+    }
+
+    def _copy(self, target, source, address, nbytes, stream):
+        assert self.stack
+        assert self.inside(address, nbytes)
+        assert stream not in self.captures
+        ctypes.memmove(target, source, nbytes)
+
+    def _cuMemcpyHtoDAsync_v2(self, target, source, nbytes, stream):
+        self._copy(target, source, target, nbytes, stream)
+
+    def _cuMemcpyDtoHAsync_v2(self, target, source, nbytes, stream):
+        self._copy(target, source, source, nbytes, stream)
+
+
 class Home:
     """A fake machine."""
 
     def __init__(self, **cuda):
-        self.cuda = fake_cuda.FakeCuda(**cuda)
+        self.cuda = FakeCuda(**cuda)
         self.lt = FakeLt(self.cuda)
 
     def backend(self):
-        backend = CublasBackend(lambda: Driver(self.cuda), lambda major: Library(self.lt, "libcublasLt.so"))
+        backend = CublasBackend(lambda: Driver(self.cuda, COPIES), lambda major: Library(self.lt, "libcublasLt.so"))
         backend.probe()
         return backend
 

@@ -7,7 +7,9 @@ import struct
 
 import pytest
 from fake_lt import CONFIG, FakeLt
-from gemmhub_cublas import choose, descriptors, library
+from fakes import FakeCuda as CopyingCuda
+from gemmhub_cublas import algorithm_proof as proof
+from gemmhub_cublas import descriptors, library
 from gemmhub_nvidia.driver import FUNCTIONS
 from gemmhub_nvidia.testing.fake_cuda import FakeCuda
 
@@ -29,12 +31,17 @@ def test_driver_declarations(name):
     assert [*map(width, FUNCTIONS[name])] == [*map(width, FakeCuda.types[name][1])]
 
 
+@pytest.mark.parametrize("name", proof.COPIES)
+def test_declarations_of_copies(name):
+    assert [*map(width, proof.COPIES[name])] == [*map(width, CopyingCuda.types[name][1])]
+
+
 def test_configuration_widths():
     assert tuple(map(struct.calcsize, descriptors.CONFIG)) == CONFIG
 
 
 def test_result_structure():
-    assert ctypes.sizeof(choose._Result) == 96
+    assert ctypes.sizeof(descriptors.HeuristicResult) == 96
 
 
 def test_status_texts():

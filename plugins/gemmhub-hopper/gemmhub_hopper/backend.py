@@ -30,6 +30,7 @@ from gemmhub_hopper.launches.staged import Staged
 from gemmhub_hopper.lowering import complex_operands, f16_planes, k_passes, lower, orders
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import Lowering
+from gemmhub_hopper.proof import Proofs
 from gemmhub_hopper.variants import sources
 from gemmhub_hopper.variants.compiled import F16_PREPASS, Code
 from gemmhub_hopper.variants.config import ACTIVATIONS, F16X3
@@ -49,7 +50,10 @@ class HopperBackend(MachineBackend[probe.Machine]):
 
     name = "hopper"
     by_bucket = True
-    takes: ClassVar = {**BASIC, "activation": frozenset(ACTIVATIONS), "reproducible": frozenset({"run", "batch"})}
+    takes: ClassVar = {
+        **BASIC, "activation": frozenset(ACTIVATIONS), "reproducible": frozenset({"run", "batch"}), "scale_a": None,
+        "scale_b": None,
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         super().__init__(lambda: _look(open_driver, open_compiler))
         self._cards: dict[int, Card] = {}
         self._shortlists = Shortlists()
+        self._proofs = Proofs(lambda index, choice: self.launch(index, choice, _UNLIMITED).run)
 
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)
@@ -79,10 +84,13 @@ class HopperBackend(MachineBackend[probe.Machine]):
         if isinstance(lowerings, Refusal):
             return lowerings
         index, promise = problem.device.index, problem.reproducible or ""
+        refusal = self._unproven(index, lowerings)
+        if refusal is not None:
+            return refusal
         card, workspace = self._card_of(index), self.machine.gpus[index].default_workspace
         parts = None
         if problem.pinned:
-            lowerings, parts = orders.pinned(lowerings, problem), orders.parts_of(promise)[1]
+            lowerings, parts = orders.pinned(lowerings, problem), orders.parts(lowerings[0], promise)
             if not lowerings:
                 return _no_order(problem)
             workspace = max(workspace, min(_in_one_pass(x) for x in lowerings))
@@ -130,6 +138,14 @@ class HopperBackend(MachineBackend[probe.Machine]):
             f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
         )
 
+    def _unproven(self, index: int, lowerings: tuple[Lowering, ...]) -> Refusal | None:
+        """Return a refusal of 8-bit lowerings that a first product on the device shows to be wrong."""
+        for input_type in dict.fromkeys(x.form.input for x in lowerings if x.form.input_bytes == 1):
+            refusal = self._proofs.of(index, self.machine.gpus[index], input_type)
+            if refusal is not None:
+                return refusal
+        return None
+
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel | Refusal:
         """Return ``candidate`` ready to run: that one, in more K passes where its copies do not fit in one.
 
@@ -145,6 +161,9 @@ class HopperBackend(MachineBackend[probe.Machine]):
         if isinstance(choice, Refusal):
             return choice
         index = problem.device.index
+        refusal = self._unproven(index, (choice.lowering,))
+        if refusal is not None:
+            return refusal
         if problem.pinned and not _keeps(choice, problem.reproducible or ""):
             return Refusal(
                 f"{candidate} does not add in the order of {problem.reproducible!r}", "name another candidate"
@@ -235,7 +254,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
             return offer
         if problem.b.dtype.name == complex_operands.DTYPE:
             return Refusal("b is complex", "pass it as it is")
-        if problem.a.dtype != problem.b.dtype:
+        if problem.a.dtype != problem.b.dtype and problem.b.dtype.itemsize > 1:
             return Refusal(f"b is packed for operands of one dtype, and a is {problem.a.dtype}", "pass b as it is")
         if any(problem.b.layout.batch_strides):
             return Refusal("b is a stack of matrices", "pack them one by one")
@@ -245,7 +264,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
                 "pass a contiguous copy of b",
             )
         index, dtype = problem.device.index, problem.b.dtype.name
-        inputs = ("tf32", "split") if dtype == "float32" else (dtype,)
+        inputs = ("tf32", "split") if dtype == "float32" else (lower.input_type_of(problem),)
         try:
             copiers = {input_type: self._function(index, PREPASSES[input_type]) for input_type in inputs}
             if dtype == "float32" and problem.k >= f16_planes.FEWEST_K:

@@ -4,7 +4,7 @@ Plain products have alpha 1, no c, bias or activation, a row-major a and result,
 16 bytes. With and without swapped operands, these are compiled:
 
 * bfloat16: every shape; float16 and tf32: the shapes that are chosen most often (:data:`COMMON`); of two bfloat16
-  planes the pre-pass only;
+  planes, and of 8-bit operands, the pre-pass only;
 * float32: every shape;
 * split-K only where a goes through registers, and where b is not split in shared memory;
 * one vector of each dtype by a matrix of either order; two to eight by a matrix that is contiguous along K.
@@ -22,7 +22,7 @@ from gemmhub_nvidia.nvrtc import Source
 from gemmhub.cli.build import Job
 from gemmhub.kit.native import cache
 from gemmhub_hopper.variants import gemv_kernel, sources
-from gemmhub_hopper.variants.config import BF16X3, F16X3, Form, Variant
+from gemmhub_hopper.variants.config import BF16X3, EIGHT_BIT, F16X3, Form, Variant
 from gemmhub_hopper.variants.gemv_kernel import GemvKernel
 from gemmhub_hopper.variants.shapes import shapes
 from gemmhub_hopper.variants.sources import PREPASSES
@@ -67,7 +67,7 @@ def variants() -> list[Variant]:
     candidates = [
         Variant(shape, form, split)
         for input_type in (*PREPASSES, F16X3)
-        if input_type != BF16X3
+        if input_type not in (BF16X3, *EIGHT_BIT)
         for form in forms(input_type)
         for shape in shapes(form)
         if input_type in ("bfloat16", "split", F16X3) or shape.name in COMMON

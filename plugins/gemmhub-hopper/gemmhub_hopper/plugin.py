@@ -14,6 +14,6 @@ def _load() -> Backend:
 
 @hookimpl
 def gemmhub_backends() -> list[BackendDescription]:
-    summary = "TMA and wgmma kernels for Hopper GPUs: float16, bfloat16, float32, tf32; fused bias and activations"
+    summary = "TMA and wgmma kernels for Hopper GPUs: float16, bfloat16, float32, tf32, fp8, int8; fused epilogues"
     variables = ("GEMMHUB_HOPPER_PDL",)
     return [BackendDescription("hopper", _load, summary, device_types=("cuda",), contract=2, variables=variables)]

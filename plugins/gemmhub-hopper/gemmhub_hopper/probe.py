@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import c_size_t, c_uint64, c_void_p
 from typing import Any
 
 from gemmhub_nvidia import probe, tma
@@ -19,6 +20,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **KERNELS,
     **tma.FUNCTIONS,
     "cuCtxSynchronize": (),
+    "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
+    "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
 }
 """Functions of the driver that the plugin calls, with their arguments."""
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int, c_uint, c_uint64, c_void_p
+from ctypes import c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
@@ -15,7 +15,7 @@ from gemmhub_nvidia.testing.emulator import EmulatedKernels
 from gemmhub_nvidia.testing.fake_cuda import H200, INVALID_CONTEXT
 from gemmhub_nvidia.testing.fake_kernels import FakeKernels
 
-GEMM_BYTES, PREPASS_BYTES, F16_PREPASS_BYTES, GEMV_BYTES = 336, 248, 240, 184
+GEMM_BYTES, PREPASS_BYTES, F16_PREPASS_BYTES, GEMV_BYTES = 416, 248, 240, 184
 """Of Params, PrepassParams, F16PrepassParams and GemvParams."""
 MAP = (
     c_void_p, c_int, c_uint, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
@@ -37,7 +37,11 @@ class FakeCuda(FakeKernels):
     """Few SMs: the more CTAs, the longer an emulated launch takes."""
 
     card: ClassVar = {**H200, 16: 4}
-    types: ClassVar = {**FakeKernels.types, "cuTensorMapEncodeTiled": (c_int, MAP)}
+    types: ClassVar = {
+        **FakeKernels.types, "cuTensorMapEncodeTiled": (c_int, MAP),
+        "cuMemcpyHtoDAsync_v2": (c_int, (c_uint64, c_void_p, c_size_t, c_void_p)),
+        "cuMemcpyDtoHAsync_v2": (c_int, (c_void_p, c_uint64, c_size_t, c_void_p)),
+    }  # fmt: skip
 
     def entry_points(self, module):
         macros = module["macros"]
@@ -47,6 +51,16 @@ class FakeCuda(FakeKernels):
 
     def _cuTensorMapEncodeTiled(self, *given):
         return _encoder().encode(*given) if self.context else INVALID_CONTEXT
+
+    def _cuMemcpyHtoDAsync_v2(self, to, source, nbytes, stream):
+        assert self.inside(to, nbytes)
+        assert stream not in self.captures
+        ctypes.memmove(to, source, nbytes)
+
+    def _cuMemcpyDtoHAsync_v2(self, to, source, nbytes, stream):
+        assert self.inside(source, nbytes)
+        assert stream not in self.captures
+        ctypes.memmove(to, source, nbytes)
 
     def sizes(self, kernel):
         alone = {"prepass": PREPASS_BYTES, "f16_prepass": F16_PREPASS_BYTES, "gemv": GEMV_BYTES}

@@ -15,6 +15,8 @@ from problems import bias, problem
 
 from gemmhub.dtypes import as_dtype
 from gemmhub.epilogues import EPILOGUES
+from gemmhub.operands import Scale
+from gemmhub.scale_layouts import spread
 
 LIMIT = 2**30
 
@@ -131,6 +133,10 @@ class Product:
             draw(out, *self.batch, self.m, self.n) if self.beta else None,
             draw(as_dtype(self.bias_type), self.n if self.bias == "n" else self.m) if self.bias else None,
         )  # fmt: skip
+
+    def scales(self):
+        """The quantization scales by their names."""
+        return {}
 
     def multiplied(self, a, b):
         return a.astype(np.float64) @ b.astype(np.float64)
@@ -531,3 +537,138 @@ BF16X3_PRODUCTS = (
     Bf16x3Product(SMALL, 40, 44, 136, b="col", batch=(2, 3), swapped=True),
 )
 """Products of float32 by two bfloat16 planes, for tests/test_bf16x3.py on the host and tests/test_device.py."""
+
+
+_SCALE_AXES = {
+    "tensor": None, "row": "m", "1x128": "m", "column": "n", "128x1": "n", "128x128": "n blocks",
+    "tensor x 128": None, "column blocks": "n blocks",
+}  # fmt: skip
+_E4M3, _E5M2 = {"dtype": "float8_e4m3fn"}, {"dtype": "float8_e5m2"}
+_INT8 = {"dtype": "int8"}
+
+
+@dataclass(frozen=True)
+class EightBitProduct(Product):
+    """Operands of 8 bits. Scales are powers of two; all sums are exact."""
+
+    out: str | None = "float32"
+    dtype_b: str | None = None
+    """The dtype of b where it is another one."""
+    scale_a: str | None = None
+    """The granularity of a's scales: "tensor", "row", "1x128", "tensor x 128"."""
+    scale_b: str | None = None
+    """The granularity of b's scales: "tensor", "column", "128x1", "128x128", "column blocks"."""
+    mn_major_scales: bool = False
+    """Whether scales are contiguous along m (n); else along k."""
+    own_scales: bool = False
+    """Whether each matrix of the batch has its own scales."""
+
+    def __str__(self):
+        words = [super().__str__(), self.dtype_b, self.scale_a, self.scale_b]
+        words += ["mn"] * self.mn_major_scales + ["own"] * self.own_scales
+        return "-".join(filter(None, words))
+
+    @property
+    def problem(self):
+        asked = super().problem
+        if self.dtype_b:
+            asked = replace(asked, b=replace(asked.b, dtype=as_dtype(self.dtype_b)))
+        operands = {}
+        for name, x in self.scales().items():
+            steps = [s // 4 for s in x.strides]
+            own, deep = steps[-2:] if name == "scale_a" else steps[:-3:-1]
+            form = self.scale_a if name == "scale_a" else self.scale_b
+            depth = "128" in form
+            axis = _SCALE_AXES[form]
+            batch = tuple(steps[:-2]) if self.own_scales else ()
+            operands[name] = Scale(axis, own if axis else 1, depth, deep if depth else 0, batch)
+        return asked.having(**operands)
+
+    def scales(self):
+        rng, blocks = np.random.default_rng(7), -(-self.k // 128)
+        shapes = {
+            "scale_a": {
+                "tensor": (1, 1), "row": (self.m, 1), "1x128": (self.m, blocks), "tensor x 128": (1, blocks),
+            }.get(self.scale_a),
+            "scale_b": {
+                "tensor": (1, 1), "column": (1, self.n), "128x1": (blocks, self.n),
+                "128x128": (blocks, -(-self.n // 128)), "column blocks": (1, -(-self.n // 128)),
+            }.get(self.scale_b),
+        }  # fmt: skip
+        found = {}
+        for name, shape in shapes.items():
+            if shape is not None:
+                x = np.ldexp(np.float32(1), rng.integers(-1, 2, (*(self.batch if self.own_scales else ()), *shape)))
+                by_columns = self.mn_major_scales == (name == "scale_a")
+                found[name] = np.swapaxes(np.swapaxes(x, -1, -2).copy(), -1, -2) if by_columns else x
+        return found
+
+    def multiplied(self, a, b):
+        scales, a, b = self.scales(), a.astype(np.float64), b.astype(np.float64)
+        if "scale_a" in scales:
+            a = a * spread(scales["scale_a"], a.shape)
+        if "scale_b" in scales:
+            b = b * spread(scales["scale_b"], b.shape)
+        return a @ b
+
+
+_WIDE = Shape(128, 192, 5, cluster_m=2)
+_TALL = Shape(256, 128, 4, cluster_n=2)
+EIGHT_BIT_PRODUCTS = (
+    # One step, several, K remainders that TMA takes; every pair of formats; every result.
+    EightBitProduct(SMALL, 64, 64, 32, b="col", **_E4M3),
+    EightBitProduct(SMALL, 72, 136, 272, b="col", **_E5M2, out="bfloat16"),
+    EightBitProduct(SMALL, 72, 136, 400, b="col", **_E4M3, dtype_b="float8_e5m2", out="float16"),
+    EightBitProduct(SMALL, 72, 136, 400, b="col", **_E4M3, dtype_b="float8_e5m2", swapped=True),
+    EightBitProduct(SMALL, 72, 136, 400, b="col", **_E5M2, dtype_b="float8_e4m3fn", swapped=True, out="bfloat16"),
+    EightBitProduct(SMALL, 72, 136, 272, b="col", **_INT8, out="int32"),
+    EightBitProduct(SMALL, 72, 136, 272, b="col", **_INT8, out="int32", swapped=True),
+    EightBitProduct(SMALL, 72, 136, 272, b="col", **_INT8),
+    # Operands that are copied: row-major b, column-major a, odd sizes, both; in one K pass and in several.
+    EightBitProduct(SMALL, 72, 136, 272, **_E4M3),
+    EightBitProduct(SMALL, 71, 133, 261, a="col", b="col", **_E4M3, d="col"),
+    EightBitProduct(SMALL, 71, 133, 261, **_E5M2, out="bfloat16", swapped=True, bias="m"),
+    EightBitProduct(SMALL, 71, 133, 1, **_E4M3),
+    EightBitProduct(SMALL, 71, 133, 261, **_INT8, out="int32", d="col"),
+    EightBitProduct(SMALL, 70, 73, 900, **_E4M3, limit=COUNTERS + 2**16, scale_a="1x128", scale_b="128x1", bias="n"),
+    EightBitProduct(SMALL, 70, 73, 900, **_E4M3, limit=COUNTERS + 2**17, out="bfloat16", scale_a="row", beta=2),
+    # Epilogues and scales as factors of results.
+    EightBitProduct(SMALL, 72, 136, 272, b="col", **_E4M3, alpha=0.5, beta=2, bias="m", activation="relu"),
+    EightBitProduct(SMALL, 72, 136, 272, b="col", **_E4M3, scale_a="tensor", scale_b="tensor", out="bfloat16"),
+    EightBitProduct(SMALL, 72, 136, 272, b="col", **_E4M3, scale_a="row", bias="n", activation="gelu"),
+    EightBitProduct(SMALL, 72, 136, 272, b="col", **_E4M3, scale_a="row", scale_b="column", swapped=True, alpha=0.5),
+    EightBitProduct(SMALL, 72, 137, 272, b="col", **_E4M3, scale_b="column", d="col"),
+    EightBitProduct(SMALL, 72, 300, 272, b="col", **_E4M3, scale_a="row"),
+    EightBitProduct(SMALL, 72, 300, 272, b="col", **_E4M3, scale_a="row", scale_b="column blocks"),
+    EightBitProduct(SMALL, 72, 136, 400, b="col", **_E4M3, scale_a="tensor x 128", scale_b="column"),
+    EightBitProduct(SMALL, 72, 136, 272, b="col", **_E4M3, alpha=0, beta=2, scale_a="row", scale_b="column"),
+    EightBitProduct(SMALL, 72, 136, 272, b="col", **_INT8, scale_a="row", scale_b="column", bias="n"),
+    EightBitProduct(SMALL, 71, 136, 272, b="col", **_INT8, scale_a="row", scale_b="tensor", out="float16"),
+    # Scales of blocks of K, as they are and swapped, contiguous along either side, with remainders of K and of n.
+    EightBitProduct(SMALL, 72, 136, 400, b="col", **_E4M3, scale_a="1x128", scale_b="128x128"),
+    EightBitProduct(SMALL, 72, 300, 400, b="col", **_E4M3, scale_a="1x128", scale_b="128x128", swapped=True),
+    EightBitProduct(SMALL, 72, 133, 400, b="col", **_E5M2, scale_a="1x128", scale_b="128x1", mn_major_scales=True),
+    EightBitProduct(SMALL, 72, 133, 400, b="col", **_E4M3, scale_a="1x128", scale_b="column", out="bfloat16"),
+    EightBitProduct(SMALL, 72, 133, 400, b="col", **_E4M3, scale_b="128x1", swapped=True, bias="m", alpha=0.5, beta=1),
+    # Shapes: two consumers and several work tiles, 256 rows, clusters, CTAs that share K; split-K, also by slices.
+    EightBitProduct(Shape(128, 64, 2), 264, 136, 656, b="col", **_E4M3, scale_a="1x128", scale_b="128x1"),
+    EightBitProduct(Shape(128, 64, 3, cluster_m=2), 264, 136, 400, b="col", **_E4M3),
+    EightBitProduct(_WIDE, 264, 392, 784, b="col", **_E4M3, scale_a="1x128", scale_b="128x128", out="bfloat16"),
+    EightBitProduct(_TALL, 264, 264, 656, b="col", **_E5M2, scale_a="1x128", scale_b="128x128", out="bfloat16"),
+    EightBitProduct(_TALL, 264, 264, 400, b="col", **_INT8, out="int32"),
+    EightBitProduct(Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 136, 656, b="col", **_E4M3, scale_a="1x128"),
+    EightBitProduct(
+        Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 136, 656, b="col", **_E4M3, scale_a="1x128", scale_b="128x1",
+        swapped=True,
+    ),
+    EightBitProduct(Shape(64, 16, 9, cluster_k=4, **_ONE), 9, 136, 1040, b="col", **_INT8, out="int32", swapped=True),
+    EightBitProduct(SMALL, 72, 136, 1040, b="col", **_E4M3, splits=3, scale_a="1x128", scale_b="128x1", bias="n"),
+    EightBitProduct(SMALL, 72, 136, 1040, b="col", **_INT8, splits=3, out="int32"),
+    EightBitProduct(SMALL, 72, 56, 1040, b="col", **_E4M3, splits=8, scale_a="row", scale_b="column", alpha=0.5),
+    EightBitProduct(SMALL, 60, 56, 1040, b="col", **_INT8, splits=8, out="int32"),
+    # Batches: scales that all share, and those of each matrix.
+    EightBitProduct(SMALL, 40, 72, 144, b="col", **_E4M3, batch=(3,), scale_a="row", scale_b="column"),
+    EightBitProduct(SMALL, 40, 72, 272, b="col", **_E4M3, batch=(3,), scale_a="1x128", own_scales=True),
+    EightBitProduct(SMALL, 40, 72, 144, **_INT8, batch=(2,), scale_a="row", own_scales=True, swapped=True),
+)  # fmt: skip
+"""Products of 8-bit operands, for tests/test_eight_bit.py on the host and tests/test_device_eight_bit.py on a card."""

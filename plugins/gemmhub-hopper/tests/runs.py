@@ -34,17 +34,25 @@ class Run:
             buffer[offset : offset + data.size] = data
             return buffer
 
+        self.scales = {name: self.place(x) for name, x in product.scales().items()}
         self.a, self.b, self.c, self.bias = put(a, product.a), put(b, product.b), put(c, product.d), put(bias)
         self.dtype = product.problem.out.dtype
         self.offset = product.offset * self.dtype.itemsize
         self.nbytes = self.exact.size * self.dtype.itemsize
         self.out = memory.empty(self.nbytes + 512)
 
+    def place(self, scales):
+        """Return memory with ``scales`` as they are."""
+        buffer = FakeMemory(self.home).empty(scales.nbytes + 256)
+        np.ndarray(scales.shape, np.float32, buffer, 0, scales.strides)[...] = scales
+        return buffer
+
     def __call__(self):
         """Return the result; assert that nothing outside it was written."""
         p = self.product
         self.out[:] = 0xFF
         others = {name: address(x) for name, x in (("c", self.c), ("bias", self.bias)) if x is not None}
+        others |= {name: address(x) for name, x in self.scales.items()}
         out = address(self.out) + self.offset
         self.launch.run(address(self.a), address(self.b), out, p.alpha, p.beta, 0, **others)
         assert (self.out[: self.offset] == 0xFF).all()

@@ -191,3 +191,15 @@ def test_epilogues_take_time():
     )
     assert plain < gelu[0] < addend[0]
     assert not addend[1].lowering.swapped
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
+def test_eight_bits_take_about_half_of_the_time(dtype):
+    """Estimates are by arithmetic; power limits the clock of large products. Few rows are the kernel's n."""
+    for sizes in ((4096, 7168, 16384), (16, 8192, 8192)):
+        half, eight = (
+            choose.timed(lower.lowerings(problem(*sizes, x, "float32", b="col")), H200, 2**30)[0]
+            for x in ("bfloat16", dtype)
+        )
+        assert 0.5 < eight[0] / half[0] < 0.65
+        assert eight[1].lowering.swapped == (sizes[0] == 16)

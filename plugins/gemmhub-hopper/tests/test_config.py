@@ -88,6 +88,19 @@ def test_all_shapes_of_planes_too():
         (Shape(128, 256, 4, cluster_k=2), {}, "those of the CTAs that share K"),
         (Shape(128, 192, 2, cluster_k=4), {}, "do not fit into the ring"),
         (Shape(128, 128, 4), {"input": "tf32", "mn_major_b": True}, "tf32"),
+        (
+            Shape(128, 128, 6),
+            {"input": "e4m3.e4m3", "mn_major_b": True},
+            "8-bit operands from shared memory only where",
+        ),
+        (Shape(64, 128, 4, pingpong=True), {"input": "e5m2.e4m3"}, "excludes 8-bit floats"),
+        (Shape(192, 144, 4, consumers=3), {"input": "e4m3.e5m2"}, "three consumer warpgroups take only"),
+        (Shape(128, 256, 4), {"input": "e4m3.e4m3"}, "128 accumulators"),
+        (Shape(128, 128, 6), {"input": "s8.s8", "scales": "blocks"}, "only sums of 8-bit floats are scaled by blocks"),
+        (Shape(128, 128, 6), {"input": "s8.s8", "output": "int32", "bias": "n"}, "without an epilogue"),
+        (Shape(256, 128, 4), {"input": "s8.s8", "bias": "n"}, "128 accumulators of integers"),
+        (Shape(64, 72, 6, consumers=1), {"input": "s8.s8"}, "c or integers only multiples of 16"),
+        (Shape(128, 128, 6), {"output": "int32"}, "int32 results are the sums of 8-bit integers"),
         (Shape(256, 192, 3), {"output": "float32", "tma_store": False}, "the plain epilogue only"),
     ],
 )
@@ -125,3 +138,19 @@ def test_staging_buffers_of_float32():
         staged = Variant(Shape(128, 256, 4), Form(False, False, "bfloat16", output))
         by_warps = replace(staged, form=replace(staged.form, tma_store=False))
         assert staged.shared_bytes == by_warps.shared_bytes == 4 * staged.stage_bytes + 2 * 2 * 8192 + 64 + 8 + 1024
+
+
+def test_split_k_of_integers_takes_registers():
+    form = Form(False, False, "s8.s8", "float32", scales="results")
+    assert "of integers and split-K" in Variant(Shape(128, 160, 5, cluster_m=2), form, split_k=True).refusal
+    assert (
+        "of integers and split-K" in Variant(Shape(128, 128, 6), replace(form, tma_store=False), split_k=True).refusal
+    )
+    assert Variant(Shape(128, 128, 6), form, split_k=True).refusal is None
+    assert Variant(Shape(128, 160, 5, cluster_m=2), form).refusal is None
+
+
+def test_split_k_of_8_bit_floats_takes_registers():
+    form = Form(False, False, "e4m3.e4m3", "bfloat16")
+    assert "of 8-bit floats" in Variant(Shape(128, 192, 5, cluster_m=2), form, split_k=True).refusal
+    assert Variant(Shape(128, 128, 6), form, split_k=True).refusal is None

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.emulator
 
 HOME = Home()
 _B, _H = ("bfloat16",) * 3, ("float16",) * 3
+_F, _I = ("float8_e4m3fn", "float8_e4m3fn", "bfloat16"), ("int8", "int8", "float32")
+_ROWS, _BLOCKS = {"scale_a": "row", "scale_b": "column"}, {"scale_a": "1x128", "scale_b": "128x128"}
 
 
 class TestEmulated(ConformanceSuite):
@@ -61,12 +63,28 @@ class TestEmulated(ConformanceSuite):
         Case(5, 16, 0, *_B, packed=True),
         Case(5, 16, 0, *_B, batch=(3,), b_batch="missing", c="row", beta=1, bias="n"),
         Case(5, 16, 0, batch=(2, 3), a_batch="outer"),
+        Case(64, 64, 64, *_F, b="col"),
+        Case(65, 72, 40, *_F, a="col", b="row_padded", operands=_ROWS),
+        Case(40, 200, 300, "float8_e5m2", "float8_e4m3fn", "float32", operands=_BLOCKS, data="nonfinite"),
+        Case(40, 56, 300, "float8_e4m3fn", "float8_e5m2", "float16", operands={"scale_b": "128x1"}, data="wide"),
+        Case(33, 40, 700, *_F, data="cancelling", reproducible="run", alpha=0.7, c="out", beta=-1.3, bias="n"),
+        Case(24, 16, 64, *_F, batch=(2, 3), a_batch="outer", operands=_ROWS, activation="gelu", threads=3),
+        Case(32, 48, 64, *_F, alpha=0, data="nonfinite", c="row", beta=2.0, operands=_ROWS),
+        Case(5, 7, 0, *_F, c="row", beta=-1.3, operands={"scale_a": "row"}),
+        Case(20, 30, 70, *_F, packed=True),
+        Case(20, 30, 70, "float8_e5m2", "float8_e4m3fn", "bfloat16", packed=True),
+        Case(33, 40, 160, "int8", "int8", "int32", b="col"),
+        Case(17, 31, 40, "int8", "int8", "int32", out="col", offset=8),
+        Case(5, 7, 0, "int8", "int8", "int32"),
+        Case(33, 40, 160, *_I, operands=_ROWS, bias="m", activation="silu"),
+        Case(20, 30, 70, "int8", "int8", "int32", packed=True),
     )
 
     @pytest.fixture(autouse=True)
     def _small_tiles(self, monkeypatch):
         """One shape: fewer variants to compile. The others are in tests/test_kernel.py."""
         monkeypatch.setattr(shapes, "SHAPES", ShapeList((Shape(64, 64, 12, consumers=1),)))
+        monkeypatch.setattr(shapes, "EIGHT_BIT_SHAPES", ShapeList((Shape(64, 64, 12, consumers=1),)))
         monkeypatch.setattr(shapes, "SPLIT_SHAPES", ShapeList((Shape(64, 64, 9, consumers=1),)))
 
     @pytest.fixture(autouse=True)

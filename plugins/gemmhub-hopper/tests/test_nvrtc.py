@@ -13,8 +13,9 @@ from functools import cache
 
 import pytest
 from gemmhub_hopper.variants import wgmma
-from gemmhub_hopper.variants.config import ACTIVATIONS, Form, Shape, Variant
+from gemmhub_hopper.variants.config import ACTIVATIONS, EIGHT_BIT, INT8, Form, Shape, Variant
 from gemmhub_hopper.variants.shapes import (
+    EIGHT_BIT_SHAPES,
     F16_PLANES_SHAPES,
     F16_REGISTER_SHAPES,
     REGISTER_SHAPES,
@@ -70,7 +71,9 @@ def variants():
     for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[3], True), (SPLIT_SHAPES[6], True)):
         found += [Variant(shape, full, split), Variant(shape, replace(full, transposed_d=True, bias="m"), split)]
     found += [Variant(SPLIT_SHAPES[0], replace(full, mn_major_a=True, mn_major_b=False, output="bfloat16"))]
-    found += by_float16_planes() + planes_in_registers() + through_registers() + bf16x3_variants()
+    found += (
+        by_float16_planes() + planes_in_registers() + through_registers() + bf16x3_variants() + eight_bit_variants()
+    )
     rng, count = random.Random(0), len(found) + 10
     while len(found) < count:
         variant = drawn(rng)
@@ -144,6 +147,32 @@ def bf16x3_variants():
     found = [Variant(shape, plain) for shape in SHAPES]
     found += [Variant(shape, form) for shape in SHAPES[:5] for form in (full, replace(plain, mn_major_a=True))]
     found += [Variant(shape, plain, split_k=True) for shape in SHAPES[:16]]
+    return [variant for variant in found if variant.refusal is None]
+
+
+def eight_bit_variants():
+    """All shapes for 8-bit floats with scales of blocks, and with more in the epilogue; the largest for every pair of
+    formats, and for integers.
+    """
+    plain = Form(False, False, "e4m3.e4m3", "bfloat16")
+    full = replace(plain, has_alpha=True, addend="bfloat16", bias="n", activation="gelu")
+    floats = replace(full, output="float32", addend="float32", transposed_d=True, bias="m", activation="silu")
+    forms = [
+        plain,
+        replace(full, scales="blocks"),
+        replace(floats, scales="blocks", tma_store=False),
+        replace(full, scales="results"),
+        replace(floats, scales="results"),
+        replace(full, scales="results", transposed_d=True, bias="m", tma_store=False),
+    ]
+    found = [Variant(shape, form) for shape in EIGHT_BIT_SHAPES for form in forms]
+    found += [Variant(shape, form, split_k=True) for shape in EIGHT_BIT_SHAPES for form in forms[:4]]
+    large = [shape for shape in EIGHT_BIT_SHAPES if shape.m * shape.n >= 128 * 128]
+    for input_type in EIGHT_BIT[1:-1]:
+        found += [Variant(shape, replace(forms[1], input=input_type)) for shape in large]
+    sums = Form(False, False, EIGHT_BIT[-1], "int32")
+    for form in (sums, replace(sums, transposed_d=True, tma_store=False), *(replace(x, input=INT8) for x in forms[3:])):
+        found += [Variant(shape, form, split) for shape in EIGHT_BIT_SHAPES for split in (False, True)]
     return [variant for variant in found if variant.refusal is None]
 
 
@@ -252,7 +281,7 @@ def test_a_sample_has_every_feature(monkeypatch):
     assert sample() == every
 
 
-@pytest.mark.parametrize("input_kind", ["split", "tf32", "float16", "bf16x3"])
+@pytest.mark.parametrize("input_kind", ["split", "tf32", "float16", "bf16x3", INT8])
 def test_the_prepass_compiles(input_kind):
     made = nvrtc.load().compile(prepass(input_kind), verbose=True)
     assert made.cubin[:4] == b"\x7fELF"

@@ -11,8 +11,9 @@ import pytest
 from fake_cuda import FakeCuda
 from fakes import FakeMemory, Home, mutated
 from gemmhub_hopper.cost import choose
+from gemmhub_hopper.proof import Proofs
 from gemmhub_hopper.variants.config import ACTIVATIONS
-from ml_dtypes import bfloat16
+from ml_dtypes import bfloat16, float8_e4m3fn
 from problems import bias, operand, problem
 
 from gemmhub.accuracy import problem_model, reference
@@ -21,16 +22,18 @@ from gemmhub.capability import Refusal
 
 ORDERS = {
     "bfloat16": "wgmma.k16", "float16": "wgmma.k16", "tf32": "wgmma.k8", "float32": "wgmma.k16.bf16x6",
-    "bf16x3": "wgmma.k16.bf16x3",
+    "bf16x3": "wgmma.k16.bf16x3", "float8_e4m3fn": "wgmma.k32.p128", "int8": "exact",
 }  # fmt: skip
 """The order of each dtype, or precision of float32."""
+EIGHT_BIT = ("float8_e4m3fn", "int8")
 
 
 def pinned(m, n, k, kind, promise="batch", **more):
     """Return a pinned problem; ``kind``: a key of ORDERS."""
     precision = kind if kind in ("tf32", "bf16x3") else "ieee"
-    dtype = kind if kind in ("bfloat16", "float16") else "float32"
-    return problem(m, n, k, dtype, precision=precision, reproducible=promise, **more)
+    dtype = "float32" if kind in ("float32", "tf32", "bf16x3") else kind
+    out = "float32" if kind in EIGHT_BIT else None
+    return problem(m, n, k, dtype, out, precision=precision, reproducible=promise, **more)
 
 
 def padded(x, extra, alignment=256):
@@ -48,6 +51,7 @@ def padded(x, extra, alignment=256):
 def backend(monkeypatch):
     """One of a machine with as many SMs as a card: nothing is launched."""
     monkeypatch.setattr(FakeCuda, "card", {**FakeCuda.card, 16: 132})
+    monkeypatch.setattr(Proofs, "of", lambda self, index, gpu, input_type: None)
     return Home().backend()
 
 
@@ -81,8 +85,10 @@ def test_all_candidates_have_the_order_of_the_dtype(backend, kind, seed):
     offer = answer(backend, asked)
     assert isinstance(offer, Offer), (asked, offer)
     assert {x.order for x in offer.candidates} == {ORDERS[kind]}
-    assert all(re.fullmatch(r"\d+x\d+x\d+p?(c\dx\d)?[a-z]*", name) for name in offer.names)
     backend.prepare(asked, offer.first.name, offer.workspace)
+    if ORDERS[kind] == "exact":
+        return
+    assert all(re.fullmatch(r"\d+x\d+x\d+p?(c\dx\d)?[a-z]*", name) for name in offer.names)
     for name in ("64x16x12k4", "64x64x12/2", "64x64x12t/2", "gemv64", "64x64x12h"):
         assert isinstance(backend.prepare(asked, name, offer.workspace), Refusal)
 
@@ -96,6 +102,11 @@ def test_a_named_order_is_offered_where_candidates_have_it(backend, parts, seed)
         assert asked.k <= 64 * parts
     else:
         assert {x.order for x in offer.candidates} == {f"wgmma.k16/s{parts}"}
+
+
+def test_exact_sums_may_have_any_parts(backend):
+    names = answer(backend, pinned(16, 4096, 16384, "int8")).names
+    assert any(re.search(r"k4|/", name) for name in names), names
 
 
 @pytest.mark.parametrize("order", ["fma.f32", "wgmma.k16/s0", "wgmma.k32"])
@@ -159,7 +170,7 @@ def test_other_rows_keep_the_order(backend):
 # --- bits -------------------------------------------------------------------------------------------------------
 
 ROWS = 130
-DTYPES = {"bfloat16": bfloat16, "float16": np.float16}
+DTYPES = {"bfloat16": bfloat16, "float16": np.float16, "float8_e4m3fn": float8_e4m3fn, "int8": np.int8}
 
 
 class Rows:
@@ -169,7 +180,8 @@ class Rows:
         rng = np.random.default_rng(seed)
         dtype = DTYPES.get(kind, np.float32)
         self.kind, self.n, self.k, self.home = kind, n, k, home
-        self.a, self.b = (rng.standard_normal(x).astype(dtype) for x in ((ROWS, k), (k, n)))
+        scale = 30 if kind == "int8" else 1
+        self.a, self.b = ((scale * rng.standard_normal(x)).astype(dtype) for x in ((ROWS, k), (k, n)))
         self.backend, self.memory = home.backend(), FakeMemory(home)
 
     def put(self, x, offset=0):
@@ -196,7 +208,8 @@ class Rows:
         self.home.cuda.complaints.clear()
         kernel.run(at_a, at_b, at, 1.0, 0.0, 0)
         assert self.home.cuda.complaints == []
-        result = out[: m * self.n * x.itemsize].view(x.dtype).reshape(m, self.n)
+        dtype = asked.out.dtype
+        result = out[: m * self.n * dtype.itemsize].view(dtype).reshape(m, self.n)
         return asked, name, result.copy()
 
 
@@ -212,7 +225,8 @@ def test_a_row_has_the_same_bits_in_every_product(kind, n, k):
     rng = random.Random(0)
     rows = Rows(kind, n, k, Home())
     asked, _, every = rows(0, ROWS, lambda names: names[0])
-    assert reference(rows.a, rows.b, model=problem_model(asked)).ratio(every).max() <= 1
+    expected = reference(rows.a, rows.b, model=problem_model(asked), out_dtype=asked.out.dtype)
+    assert expected.ratio(every).max() <= 1
     for first, m, more in (
         (0, 1, {}), (3, 1, {"b": "col"}), (9, 5, {"extra": 3}), (60, 64, {"a": "col"}),
         (66, 64, {"b": "col", "offset": 16}), (1, 129, {"extra": 8, "offset": rows.a.itemsize}),

@@ -12,7 +12,7 @@ from gemmhub_hopper.lowering import k_passes
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import Lowering, with_rows
 from gemmhub_hopper.lowering.operands import OperandAccess
-from gemmhub_hopper.lowering.orders import order_of
+from gemmhub_hopper.lowering.orders import EXACT, order_of
 from gemmhub_hopper.variants import config
 from gemmhub_hopper.variants.config import Shape, Variant
 from gemmhub_hopper.variants.shapes import shapes
@@ -66,13 +66,14 @@ class Choice:
         """The order in which the products of an element are added in one K pass, such as "wgmma.k16/s4"; None where it
         has no name (:func:`gemmhub_hopper.lowering.orders.order_of`).
 
-        Each wgmma adds its products, 16 (tf32: 8) along K, to the sum before, in the order of K. "/s" with a number
-        states that K is cut into so many parts, each begun from zero and then added to the ones before: by split-K, or
-        by CTAs of a cluster that share K. A part is a number of full blocks of K, as long as those of a stage, which
-        depend on the input alone; the first parts have one block more (kernels/tile_scheduler.cuh).
+        Each wgmma adds its products, 16 (tf32: 8; 8 bits: 32) along K, to the sum before, in the order of K. "/s" with
+        a number states that K is cut into so many parts, each begun from zero and then added to the ones before: by
+        split-K, or by CTAs of a cluster that share K. A part is a number of full blocks of K, as long as those of a
+        stage, which depend on the input alone; the first parts have one block more (kernels/tile_scheduler.cuh). Sums
+        of integers are exact in any parts.
         """
         order, parts = order_of(self.lowering), self.splits * self.shape.cluster_k
-        return order and order + (f"/s{parts}" if parts > 1 else "")
+        return order and order + (f"/s{parts}" if parts > 1 and order != EXACT else "")
 
     def with_rows(self, rows: int) -> Choice | None:
         """Return the choice for another m of the problem; None where its lowering is another one."""

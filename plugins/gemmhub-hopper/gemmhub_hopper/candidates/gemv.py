@@ -162,7 +162,7 @@ def _is_taken(lowering: Lowering) -> bool:
     """
     if lowering.a.source_format in _WIDENED or lowering.b.source_format in _WIDENED:
         return True
-    return not lowering.form.registers_a and lowering.form.input != F16X3
+    return not lowering.form.registers_a and lowering.form.input != F16X3 and lowering.form.input_bytes > 1
 
 
 def _dtype(lowering: Lowering, operand: OperandAccess) -> str:

@@ -37,6 +37,10 @@ def of_matrices(choice: Choice, passes: KPasses | None = None) -> str:
         words += [f"planes of {lowering.b.name} made in shared memory"] if form.split_planes_b else []
     else:
         words += [f"{x.name} {x.why}" for x in lowering.copied]
+    if form.float8:
+        words.append("sums of each 128 along K promoted to float32")
+    if form.scales:
+        words.append("quantization scales as factors of " + {"results": "results", "blocks": "these sums"}[form.scales])
     if passes is not None and passes.count > 1:
         words.append(f"{passes.count} K passes for a small workspace")
     if not form.tma_store and not form.shifted_rows:

@@ -27,7 +27,7 @@ from gemmhub_hopper.cost.model import Card, Work
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.lowering.operands import OperandAccess
-from gemmhub_hopper.variants.config import BF16X3, BY_ROWS, SHIFTED, Shape
+from gemmhub_hopper.variants.config import BF16X3, BY_ROWS, INT8, SHIFTED, Shape
 
 DATA = Path(__file__).parents[1] / "data"
 """Folder with one folder of networks for each card."""
@@ -40,7 +40,7 @@ _INSTEAD = {"odd": "half"}
 """The network that serves on cards that have none of this name."""
 _KINDS = {
     "bfloat16": "half", "float16": "half", "tf32": "tf32", "split": "float32", "f16x3": "f16x3", BY_ROWS: "rows",
-    SHIFTED: "odd", BF16X3: "half",
+    SHIFTED: "odd", BF16X3: "half", "float8": "float8", INT8: "int8",
 }  # fmt: skip
 CORRECTED = 48
 """Number of candidates of a problem that are corrected: the fastest by the model. Others are seldom the fastest."""

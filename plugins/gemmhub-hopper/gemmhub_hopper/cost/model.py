@@ -83,8 +83,8 @@ class Work(NamedTuple):
     """Whether a goes through registers."""
     split_columns: Numbers
     """Columns of b that are split in shared memory, in units of 64."""
-    planes: Numbers
-    """Whether operands are split into planes."""
+    promoted: Numbers
+    """Whether the sums of a stage are promoted: of planes, and of 8-bit floats."""
     one_consumer: Numbers
     """Whether there is one consumer warpgroup."""
     pingpong: Numbers
@@ -177,7 +177,7 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
         partial_boxes=lowering.of(lambda x: x.form.mn_major_b and not x.form.split_planes_b) & (shape.n % 64 > 0),
         registers_a=registers_a,
         split_columns=shape.n / 64 * lowering.of(lambda x: x.form.split_planes_b),
-        planes=form.num_planes > 1,
+        promoted=form.num_planes > 1 or form.float8,
         one_consumer=shape.consumers == 1,
         pingpong=shape.pingpong,
         stages=shape.stages,
@@ -250,7 +250,7 @@ def seconds_of(w: Work, card: Card, c: Constants) -> Numbers:
     loading = w.fragments * c.loading + w.split_columns * c.splitting
     unhidden = np.where(w.one_consumer, c.unhidden_one_consumer, c.unhidden)
     loading_and_multiply = np.maximum(multiply, loading) + unhidden * np.minimum(multiply, loading)
-    added = c.promotion * np.logical_and(w.planes, w.one_consumer)  # no other warpgroup multiplies meanwhile
+    added = c.promotion * np.logical_and(w.promoted, w.one_consumer)  # no other warpgroup multiplies meanwhile
     multiply = np.where(w.registers_a, loading_and_multiply, multiply + added) + c.stage
     latency = (c.latency + c.multicast_latency * w.multicast_doublings) / w.stages
     loaded = w.aligned_128 + c.aligned_64 * w.aligned_64 + c.aligned_32 * w.aligned_32 + c.aligned_16 * w.aligned_16

@@ -36,7 +36,7 @@ struct Cleared {
     DEVICE void clear(Accumulators& acc) {
 #pragma unroll
         for (u32 i = 0; i < COUNT; ++i) {
-            float& sum = acc[i / (BLOCK_N / 2)][i % (BLOCK_N / 2)];
+            Sum& sum = acc[i / (BLOCK_N / 2)][i % (BLOCK_N / 2)];
             if (fabsf(sum) < infinity()) continue;
             sum = 0.0f;
             bits[i / 32] |= 1u << i % 32;
@@ -51,7 +51,7 @@ struct Cleared {
         if (any == 0) return;
 #pragma unroll
         for (u32 i = 0; i < COUNT; ++i) {
-            float& sum = acc[i / (BLOCK_N / 2)][i % (BLOCK_N / 2)];
+            Sum& sum = acc[i / (BLOCK_N / 2)][i % (BLOCK_N / 2)];
             if ((bits[i / 32] >> i % 32 & 1) && fabsf(sum) < infinity()) sum = infinity() - infinity();
         }
     }

@@ -80,8 +80,7 @@ DEVICE bool reduce_cluster(Results& slice, const Accumulators& acc, TileContext 
         for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
             for (u32 j = 0; j < QUADS; ++j) {
-                const float* v = &acc[i][4 * (q * QUADS + j)];
-                store_async(there + (i * QUADS + j) * SLICE_LINE_BYTES, {v[0], v[1], v[2], v[3]}, sum);
+                store_async(there + (i * QUADS + j) * SLICE_LINE_BYTES, quad_of(&acc[i][4 * (q * QUADS + j)]), sum);
             }
         if (kSplitPlanesB && lane_id() == 0)
             store_async(cluster_address(word, to), {__uint_as_float(emulation.marks), 0.0f, 0.0f, 0.0f}, sum);

@@ -5,6 +5,7 @@
 // stands beside them; offsets in shared memory are in smem_layout.cuh.
 #pragma once
 #include "ptx.cuh"
+#include "types.cuh"
 
 // Tile of a CTA: BLOCK_M is a multiple of 64 kWarpgroupsPerTile, BLOCK_N a multiple of 8 up to 256.
 constexpr u32 BLOCK_M = GEMM_BLOCK_M;
@@ -19,8 +20,21 @@ constexpr u32 kClusterN = GEMM_CLUSTER_N;
 constexpr u32 kClusterK = GEMM_CLUSTER_K;
 
 // What the tensor cores multiply. SPLIT is float32 emulated by three planes of bfloat16 (emulation.cuh), F16X3 by two scaled
-// planes of float16 (f16_emulation.cuh). BF16X3 is float32 to 16 bits, by two planes of bfloat16 (bf16x3.cuh).
-enum Input { BF16_INPUT = 0, F16_INPUT = 1, TF32_INPUT = 2, SPLIT_INPUT = 3, F16X3_INPUT = 4, BF16X3_INPUT = 5 };
+// planes of float16 (f16_emulation.cuh). BF16X3 is float32 to 16 bits, by two planes of bfloat16 (bf16x3.cuh). Then A by B of
+// 8 bits (eight_bit.cuh).
+enum Input {
+    BF16_INPUT = 0,
+    F16_INPUT = 1,
+    TF32_INPUT = 2,
+    SPLIT_INPUT = 3,
+    F16X3_INPUT = 4,
+    BF16X3_INPUT = 5,
+    E4M3_E4M3_INPUT = 6,
+    E4M3_E5M2_INPUT = 7,
+    E5M2_E4M3_INPUT = 8,
+    E5M2_E5M2_INPUT = 9,
+    S8_S8_INPUT = 10
+};
 constexpr int kInput = GEMM_INPUT;
 constexpr bool kMnMajorA = GEMM_MN_MAJOR_A;  // contiguous along M; else along K
 constexpr bool kMnMajorB = GEMM_MN_MAJOR_B;  // contiguous along N; else along K
@@ -31,7 +45,7 @@ constexpr bool kRescaled = GEMM_RESCALED;  // rescale A while splitting: its or 
 constexpr bool kSplitPlanesB =
     GEMM_SPLIT_PLANES_B;  // B is float32, and consumers split it in shared memory (b_planes.cuh)
 
-// Element types of D, C and the bias: 0 bfloat16, 1 float16, 2 float32.
+// Element types of D, C and the bias: 0 bfloat16, 1 float16, 2 float32; of D alone 3, the int32 sums themselves.
 constexpr int kOutput = GEMM_OUTPUT;
 constexpr bool kTransposedD = GEMM_TRANSPOSED_D;  // D and C are contiguous along M; else along N
 constexpr bool kTmaStore = GEMM_TMA_STORE;        // TMA stores D from shared memory; else warps do
@@ -40,6 +54,8 @@ constexpr u32 STORE_BLOCK_N = GEMM_STORE_BLOCK_N;
 constexpr u32 kNumStoreStages = GEMM_NUM_STORE_STAGES;  // staging buffers of a consumer warpgroup
 constexpr bool kSplitK = GEMM_SPLIT_K;  // K may be split among CTAs, which add through memory (split_k.cuh)
 constexpr bool kHasAlpha = GEMM_HAS_ALPHA;
+// Quantization scales: 0 none, 1 factors of rows and columns in the epilogue, 2 factors of each block of K.
+constexpr int kScaled = GEMM_SCALED;
 constexpr bool kHasAddend = GEMM_HAS_ADDEND;  // beta * c is added
 constexpr int kAddendType = GEMM_ADDEND_TYPE;
 constexpr int kBias = GEMM_BIAS;  // 0 none, 1 an element per row (M), 2 an element per column (N)
@@ -57,12 +73,15 @@ constexpr u32 kNumPlanes = kInput == SPLIT_INPUT ? 3 : kInput == F16X3_INPUT ? 2
 constexpr bool kBf16x3 = kInput == BF16X3_INPUT;
 constexpr bool kShiftedRows = kRegistersA && (kInput == BF16_INPUT || kInput == F16_INPUT);
 constexpr u32 BLOCK_K_BYTES = kNumPlanes > 1 ? 64 : 128;                 // of K in a stage, of each plane
-constexpr u32 BLOCK_K = BLOCK_K_BYTES / (kInput == TF32_INPUT ? 4 : 2);  // elements of K in a stage
+constexpr bool kFloat8 = kInput >= E4M3_E4M3_INPUT && kInput <= E5M2_E5M2_INPUT;
+constexpr bool kInt8 = kInput == S8_S8_INPUT;
+constexpr u32 kInputBytes = kFloat8 || kInt8 ? 1 : kInput == TF32_INPUT ? 4 : 2;  // of an element that is multiplied
+constexpr u32 BLOCK_K = BLOCK_K_BYTES / kInputBytes;                     // elements of K in a stage
 constexpr u32 kNumKSteps = BLOCK_K_BYTES / 32;                           // of wgmma in a stage
 constexpr bool kWgmmaMnMajorB = kMnMajorB && !kSplitPlanesB;             // as wgmma reads B
-constexpr u32 kOutputBytes = kOutput == 2 ? 4 : 2;
+constexpr u32 kOutputBytes = kOutput >= 2 ? 4 : 2;
 // Consumer 1 follows consumer 0 (f16_emulation.cuh).
-constexpr bool kStaggered = kInput == F16X3_INPUT && !kRegistersA && kNumConsumers == 2;
+constexpr bool kStaggered = ((kInput == F16X3_INPUT && !kRegistersA) || kFloat8) && kNumConsumers == 2;
 constexpr bool kRepairs = kInput == SPLIT_INPUT;  // elements may be recomputed (repair.cuh)
 
 // Columns of a tile that a CTA has results of: all, or with kClusterK a slice. Stores take multiples of 16 columns: where
@@ -76,8 +95,9 @@ constexpr u32 kNumSlices = num_slices();
 constexpr u32 OUT_N = BLOCK_N / kNumSlices;
 
 // Accumulators of a thread: fragments of 64 rows, and what is left of them after a reduction across a cluster.
-using Accumulators = float[kNumFragments][BLOCK_N / 2];
-using Results = float[kNumFragments][OUT_N / 2];
+using Sum = Select<kInt8, int, float>;
+using Accumulators = Sum[kNumFragments][BLOCK_N / 2];
+using Results = Sum[kNumFragments][OUT_N / 2];
 
 // Behind a declaration of accumulators that the first wgmma writes. Before CUDA 13 ptxas takes those without a value for
 // defined within the loop, and serialises wgmma.
@@ -103,4 +123,11 @@ static_assert(kNumConsumers <= 2 || (kNumConsumers == 3 && kNumPlanes == 1 && !k
 static_assert(!kPingpong || (kNumConsumers == 2 && kNumPlanes == 1), "not implemented");
 static_assert(kInput != TF32_INPUT || (kMnMajorA == kRegistersA && !kMnMajorB),
               "wgmma reads tf32 from shared memory only where it is contiguous along K");
+static_assert(!(kFloat8 || kInt8) || !(kMnMajorA || kMnMajorB || kRegistersA),
+              "wgmma reads 8-bit operands from shared memory only where they are contiguous along K");
+static_assert(!kFloat8 || (!kPingpong && kNumConsumers <= 2), "not implemented");
+static_assert(kScaled == 0 || kFloat8 || kInt8, "not implemented");
+static_assert(kScaled != 2 || kFloat8, "int32 sums are not promoted");
+static_assert(kOutput != 3 || (kInt8 && kScaled == 0 && !kHasAlpha && !kHasAddend && kBias == 0 && kActivation == 0),
+              "int32 results are the sums themselves");
 static_assert(!kShiftedRows || (!kMnMajorA && !kTmaStore && kClusterN == 1 && kClusterK == 1), "not implemented");

@@ -193,7 +193,8 @@ struct Emulation {
     }
 
     // Recomputes the elements of the warpgroup's results that planes do not get right.
-    DEVICE void repair(const Params& p, Results& sums, const TileCoord& at) const {
+    template <class Sums>
+    DEVICE void repair(const Params& p, Sums& sums, const TileCoord& at) const {
         if constexpr (kRepairs && (!kRegistersA || kRescaled))
             if (p.only_rejected) unscale(p, sums);
         if constexpr (kRepairs) {
@@ -204,7 +205,8 @@ struct Emulation {
     }
 
     // The same of a quad of registers whose first element is in this row and column.
-    DEVICE void repair(const Params& p, float (&sums)[4], int row, int column, int batch) const {
+    template <class Sums>
+    DEVICE void repair(const Params& p, Sums& sums, int row, int column, int batch) const {
         if constexpr (kRepairs) repair_sums(p, sums, row, column, batch, marks);
     }
 

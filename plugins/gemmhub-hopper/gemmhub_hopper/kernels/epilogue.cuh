@@ -1,4 +1,4 @@
-// The epilogue, from accumulators to D: alpha, beta * c, bias, activation, rounding, store.
+// The epilogue, from accumulators to D: scales, alpha, beta * c, bias, activation, rounding, store.
 //
 // Accumulators of m64nNk*, thread t of the warpgroup (warp w = t / 32, lane l = t % 32): register 4 j + 2 h + e is
 // row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. So a warp's registers 4 j + 2 h and the next one are exactly the
@@ -10,11 +10,11 @@
 #include "tile_context.cuh"
 
 template <u32 count>
-DEVICE void clear(float (&sums)[kNumFragments][count]) {
+DEVICE void clear(Sum (&sums)[kNumFragments][count]) {
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
-        for (u32 j = 0; j < count; ++j) sums[i][j] = 0.0f;
+        for (u32 j = 0; j < count; ++j) sums[i][j] = 0;
 }
 
 DEVICE void pin_all(Accumulators& acc) {
@@ -22,6 +22,12 @@ DEVICE void pin_all(Accumulators& acc) {
     for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
         for (u32 j = 0; j < BLOCK_N / 2; ++j) pin(acc[i][j]);
+}
+
+// A sum as the epilogue takes it: a number, or where D is int32 its bits.
+DEVICE float value_of(float sum) { return sum; }
+DEVICE float value_of(int sum) {
+    return kOutput == 3 ? __uint_as_float(static_cast<u32>(sum)) : static_cast<float>(sum);
 }
 
 DEVICE u32 pack(float low, float high) { return kOutput == 0 ? pack_bf16(low, high) : pack_f16(low, high); }
@@ -36,9 +42,11 @@ struct EpilogueFragment {
     const void* c;     // its first element
     const void* bias;  // kBias 2: of its first column
     float bias_m[2];   // kBias 1: of its two rows
+    float scale_m[2];  // kScaled 1: likewise
+    int batch;
 
     DEVICE EpilogueFragment(const Params& p, const TileCoord& at, int number)
-        : row(at.row + 64 * number), column(at.column) {
+        : row(at.row + 64 * number), column(at.column), batch(at.batch) {
         // Opaque, so that addresses and comparisons of one fragment do not occupy registers until the next one.
         rows = p.m - row, columns = opaque(p.n - column);
         c_ld = opaque(p.c_ld), d_ld = opaque(p.d_ld);
@@ -52,12 +60,27 @@ struct EpilogueFragment {
             bias_m[1] = rows > kRowsApart ? load_element<kBiasType>(p.bias, row + kRowsApart) : 0.0f;
         }
         if constexpr (kBias == 2) bias = static_cast<const char*>(p.bias) + (kBiasType == 2 ? 4ll : 2ll) * column;
+        if constexpr (kScaled == 1) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) scale_m[h] = scale(p, p.row_scales, row + kRowsApart * h, p.m);
+        }
+    }
+
+    // The scale of a row or column, of which there are `end`; alpha == 0: scales are not read into the result.
+    DEVICE float scale(const Params& p, const Scales& scales, int element, int end) const {
+        const bool read = scales.at != nullptr && element < end && !(kHasAlpha && p.alpha == 0.0f);
+        return read ? *scales.find(element, 0, batch) : 1.0f;
     }
 };
 
 // Finishes the four elements of 8-column block `j`: rows 0 and kRowsApart from the thread's first, columns 8 j and 8 j + 1.
 DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)[4], int j) {
-    float bias_n[2];
+    float bias_n[2], scale_n[2];
+    if constexpr (kScaled == 1) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+            scale_n[e] = fragment.scale(p, p.column_scales, fragment.column + 8 * j + e, p.n);
+    }
     if constexpr (kBias == 2) {
 #pragma unroll
         for (int e = 0; e < 2; ++e)
@@ -68,6 +91,7 @@ DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int h = i / 2, e = i % 2, row = kRowsApart * h;
+        if constexpr (kScaled == 1) v[i] *= fragment.scale_m[h] * scale_n[e];  // equal bits where operands are swapped
         if constexpr (kHasAlpha) v[i] *= p.alpha;
         if constexpr (kHasAddend) {
             const long long at = kTransposedD ? (8 * j + e) * fragment.c_ld + row : row * fragment.c_ld + 8 * j + e;
@@ -76,9 +100,11 @@ DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)
         }
         if constexpr (kBias == 1) v[i] += fragment.bias_m[h];
         if constexpr (kBias == 2) v[i] += bias_n[e];
-        v[i] = activated<kActivation>(v[i]);
+        if constexpr (kOutput != 3) v[i] = activated<kActivation>(v[i]);
     }
 }
+
+constexpr int kStored = kOutput == 3 ? 2 : kOutput;  // int32 is stored as the bits that it is
 
 // Stores four elements that finish() has finished straight from registers: for slices of split-K.
 DEVICE void store_direct(const Params& p, const EpilogueFragment& fragment, const float (&v)[4], int j) {
@@ -88,7 +114,7 @@ DEVICE void store_direct(const Params& p, const EpilogueFragment& fragment, cons
         if (row >= fragment.rows) continue;
         const long long at = fragment.d + (kTransposedD ? 8 * j * fragment.d_ld + row : row * fragment.d_ld + 8 * j);
         if (!kTransposedD && p.pairs && 8 * j + 1 < fragment.columns) {
-            if constexpr (kOutput == 2) {
+            if constexpr (kOutputBytes == 4) {
                 struct alignas(8) Pair {
                     float low, high;
                 };
@@ -97,18 +123,18 @@ DEVICE void store_direct(const Params& p, const EpilogueFragment& fragment, cons
                 *reinterpret_cast<u32*>(static_cast<u16*>(p.d) + at) = pack(v[2 * h], v[2 * h + 1]);
             }
         } else {
-            if (8 * j < fragment.columns) store_element<kOutput>(p.d, at, v[2 * h]);
+            if (8 * j < fragment.columns) store_element<kStored>(p.d, at, v[2 * h]);
             if (8 * j + 1 < fragment.columns)
-                store_element<kOutput>(p.d, at + (kTransposedD ? fragment.d_ld : 1), v[2 * h + 1]);
+                store_element<kStored>(p.d, at + (kTransposedD ? fragment.d_ld : 1), v[2 * h + 1]);
         }
     }
 }
 
 // The four elements of 8-column block `j` of the accumulators, finished.
-DEVICE void finish_quad(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], float (&v)[4],
+DEVICE void finish_quad(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[OUT_N / 2], float (&v)[4],
                         int j) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) v[r] = acc[4 * j + r];
+    for (int r = 0; r < 4; ++r) v[r] = value_of(acc[4 * j + r]);
     finish(p, fragment, v, j);
 }
 
@@ -123,7 +149,7 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
 }
 
 // Fills the staging buffer at `address` with 16-bit elements, from 8-column block `eight` of the tile on.
-DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], u32 eight,
+DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[OUT_N / 2], u32 eight,
                           u32 address) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
 #pragma unroll
@@ -174,7 +200,7 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
 }
 
 // Fills the staging buffer at `address` with float32 elements, from 8-column block `eight` of the tile on.
-DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], u32 eight,
+DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[OUT_N / 2], u32 eight,
                          u32 address) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
     if constexpr (kTransposedD) {
@@ -206,8 +232,8 @@ DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, cons
 }
 
 // Fills the staging buffer at `address` with STORE_BLOCK_N columns of a fragment, from `column` of the tile on.
-DEVICE void stage(const Params& p, const EpilogueFragment& fragment, const float (&acc)[OUT_N / 2], u32 column, u32 address) {
-    if constexpr (kOutput == 2)
+DEVICE void stage(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[OUT_N / 2], u32 column, u32 address) {
+    if constexpr (kOutputBytes == 4)
         stage_floats(p, fragment, acc, column / 8, address);
     else
         stage_16_bits(p, fragment, acc, column / 8, address);
@@ -365,8 +391,21 @@ DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, cons
         store_by_rows(p, acc, at, ctx, sent);
 }
 
+// Four sums as their bits, as CTAs exchange them.
+DEVICE Float4 quad_of(const float* v) { return {v[0], v[1], v[2], v[3]}; }
+DEVICE Float4 quad_of(const int* v) {
+    return {__uint_as_float(static_cast<u32>(v[0])), __uint_as_float(static_cast<u32>(v[1])),
+            __uint_as_float(static_cast<u32>(v[2])), __uint_as_float(static_cast<u32>(v[3]))};
+}
+
 // Adds a quad of another CTA's partial sums to four registers; `first`: to 0.
 DEVICE void add_quad(float* v, Float4 x, bool first) {
     if (first) v[0] = v[1] = v[2] = v[3] = 0.0f;
     v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
+}
+DEVICE void add_quad(int* v, Float4 x, bool first) {
+    const u32 words[4] = {__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z), __float_as_uint(x.w)};
+    if (first) v[0] = v[1] = v[2] = v[3] = 0;
+#pragma unroll
+    for (int r = 0; r < 4; ++r) v[r] = static_cast<int>(static_cast<u32>(v[r]) + words[r]);  // modulo 2^32
 }

@@ -5,6 +5,7 @@
 //
 //     emulation.cuh    float32, as products of bfloat16 planes; f16_emulation.cuh of float16 planes, f16_registers.cuh of
 //                      such planes of A that consumers make; bf16x3.cuh to 16 bits by two planes of bfloat16
+//     eight_bit.cuh    8-bit operands, with quantization scales
 //     split_k.cuh      K split among CTAs that add through global memory
 //     cluster.cuh      CTAs of a cluster that share K; tma_load.cuh those that multicast operands
 //     pingpong.cuh     two consumers that compute different tiles

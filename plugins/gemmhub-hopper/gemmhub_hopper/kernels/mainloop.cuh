@@ -2,8 +2,9 @@
 //
 // accumulate_shared() is the plain one: wgmma reads both operands from shared memory. accumulate_registers() loads A through
 // registers: half a stage at a time, while the wgmmas of the half before run, so each half has registers of its own.
-// Emulated float32 has main loops of its own in emulation.cuh.
+// Emulated float32 has main loops of its own in emulation.cuh, 8-bit floats in eight_bit.cuh.
 #pragma once
+#include "eight_bit.cuh"
 #include "emulation.cuh"
 #include "pingpong.cuh"
 #include "shifted_rows.cuh"
@@ -105,7 +106,9 @@ DEVICE void accumulate_registers(Accumulators& acc, const Params& p, const WorkT
 DEVICE bool accumulate(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
                        PingpongOrder& order, const RegisterLoader& loader, Emulation& emulation) {
     if constexpr (kSplitF16Rows) return accumulate_f16_rows(acc, p, work, ctx, pipe, emulation.rows);
-    if constexpr (kNumPlanes > 1)
+    if constexpr (kFloat8)
+        accumulate_float8(acc, p, work, ctx, pipe, emulation.stagger, emulation.scale_groups);
+    else if constexpr (kNumPlanes > 1)
         emulation.accumulate(acc, p, work, ctx, pipe);
     else if constexpr (kRegistersA)
         accumulate_registers(acc, p, work, ctx, pipe, order, loader);

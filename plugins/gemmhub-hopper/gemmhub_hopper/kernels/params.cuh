@@ -22,6 +22,19 @@ struct TileSchedule {
     Divisor group_tiles, rows, last_rows;  // tiles of a group, its rows, and the rows of the last group
 };
 
+// Quantization scales of A's rows, or of B's columns. Element i of matrix z has the factor in group g of K, of 128 elements,
+// that is (i >> shift) stride + g depth + z batch elements from `at`; strides are 0 where one serves all.
+struct Scales {
+    const float* at;  // null where there are none
+    long long stride, depth, batch;
+    int shift;  // 7 where 128 elements share one, else 0
+    int unused;
+
+    DEVICE const float* find(int element, int group, int matrix) const {
+        return at + (element >> shift) * stride + group * depth + matrix * batch;
+    }
+};
+
 struct Params {
     int m, n;
     int a_block, b_block;  // first blocks of K in the operands' maps
@@ -59,5 +72,7 @@ struct Params {
     int small_limit;                   // of rejected()
     float min_scaled;  // the smallest scaled element that planes represent accurately, where A is split in registers
     int only_rejected;  // a product by bfloat16 planes: computed only where an operand was rejected, else nothing is done
+
+    Scales row_scales, column_scales;  // 8-bit operands: of A and of B
 };
-static_assert(sizeof(Params) == 336, "launch.py has the same structure");
+static_assert(sizeof(Params) == 416, "launch.py has the same structure");

@@ -2,7 +2,7 @@
 // launch, a CTA for each tile of one.
 //
 //     kFormat  0: float32 is split into three planes of bfloat16; 1 (2): 32-bit (16-bit) elements are copied; 3: float32 is
-//              split into two planes of bfloat16 (bf16x3.cuh), without marks
+//              split into two planes of bfloat16 (bf16x3.cuh), without marks; 4: 8-bit elements are copied
 //
 // An operand is read with any strides and address. Its direction with the smaller stride is called `fast`, the other
 // one `slow`; the copy is contiguous along `fast`, or with `transposed` along `slow`, in which case a tile goes through
@@ -13,7 +13,7 @@
 
 // Given to the compiler by gemmhub_hopper/variants/sources.py.
 constexpr int kFormat = PREPASS_FORMAT;
-using Element = Select<kFormat == 2, u16, float>;
+using Element = Select<kFormat == 2, u16, Select<kFormat == 4, unsigned char, float>>;
 constexpr u32 kNumPlanes = kFormat == 0 ? 3 : kFormat == 3 ? 2 : 1;
 constexpr int BLOCK_FAST = 128, BLOCK_SLOW = 32;
 constexpr u32 kNumThreads = 256;

@@ -45,6 +45,7 @@ DEVICE void wgmma_wait() {
 
 // Keeps the compiler from moving reads of an accumulator across the wait: it does not know that wgmma writes late.
 DEVICE void pin(float& accumulator) { asm volatile("" : "+f"(accumulator)::"memory"); }
+DEVICE void pin(int& accumulator) { asm volatile("" : "+r"(accumulator)::"memory"); }
 
 // As opaque() of an int.
 DEVICE long long opaque(long long value) {

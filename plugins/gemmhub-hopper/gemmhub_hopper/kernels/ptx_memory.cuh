@@ -183,6 +183,11 @@ DEVICE void copy_async(u32 to, const void* from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
+// The same of 4 bytes.
+DEVICE void copy_word_async(u32 to, const void* from, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
+}
+
 // Stores to D: 16 bytes at a multiple of 16, 4 and 2.
 DEVICE void store_words(void* to, u32 w0, u32 w1, u32 w2, u32 w3) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w0), "r"(w1), "r"(w2), "r"(w3) : "memory");

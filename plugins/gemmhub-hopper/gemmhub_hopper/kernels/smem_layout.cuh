@@ -8,8 +8,8 @@
 // and 8 more of each row.
 constexpr u32 kNumPlanesA = kRegistersA ? 1 : kNumPlanes;
 constexpr u32 kNumPlanesB = kSplitPlanesB ? 1 : kNumPlanes;
-constexpr u32 kElementBytesA = (kRegistersA && !kShiftedRows) || kInput == TF32_INPUT ? 4 : 2;
-constexpr u32 kElementBytesB = kSplitPlanesB || kInput == TF32_INPUT ? 4 : 2;
+constexpr u32 kElementBytesA = kRegistersA && !kShiftedRows ? 4 : kInputBytes;
+constexpr u32 kElementBytesB = kSplitPlanesB ? 4 : kInputBytes;
 constexpr u32 SHIFTED_ROW_BYTES = BLOCK_K_BYTES + 16;
 constexpr u32 SMEM_A_BYTES = kShiftedRows  ? BLOCK_M * SHIFTED_ROW_BYTES
                              : kRegistersA ? BLOCK_M * BLOCK_K * kElementBytesA
@@ -29,7 +29,7 @@ constexpr u32 kStepBytesB = step_bytes(kWgmmaMnMajorB);
 constexpr u32 kNumStoreBlocks = (OUT_N + STORE_BLOCK_N - 1) / STORE_BLOCK_N;
 constexpr u32 SMEM_STORE_BYTES = 64 * STORE_BLOCK_N * kOutputBytes;
 constexpr u32 STORE_ROW_BYTES = kTransposedD ? 128 : STORE_BLOCK_N * kOutputBytes;  // of a row of the buffer
-constexpr u32 kNumStoreBoxes = kTransposedD && kOutput == 2 ? 2 : 1;
+constexpr u32 kNumStoreBoxes = kTransposedD && kOutputBytes == 4 ? 2 : 1;
 constexpr u32 STORE_BOX_BYTES = SMEM_STORE_BYTES / kNumStoreBoxes;
 
 // Offsets from the 1024-aligned base of dynamic shared memory. What a variant does not use has no bytes.
@@ -38,10 +38,11 @@ constexpr u32 SMEM_MARKS_BYTES = 16 * 4 * kWarpgroupsPerTile;   // a word for ea
 constexpr u32 SMEM_PLANES_B_OFFSET = kNumStages * SMEM_STAGE_BYTES;
 constexpr u32 SMEM_STORE_OFFSET = SMEM_PLANES_B_OFFSET + (kSplitPlanesB ? 2 * SMEM_PLANES_B_BYTES : 0);
 constexpr u32 SMEM_MARKS_OFFSET = SMEM_STORE_OFFSET + kNumConsumers * kNumStoreStages * SMEM_STORE_BYTES;
-// Of one of two buffers of a consumer warpgroup, with F16X3_INPUT: the scales of its rows, then of the tile's columns.
+// Of one of two buffers of a consumer warpgroup, with F16X3_INPUT and kScaled 2: the scales of its rows, then of the tile's
+// columns.
 constexpr u32 SMEM_SCALES_BYTES = 4 * (64 * kNumFragments + BLOCK_N);
 constexpr u32 SMEM_SCALES_OFFSET = SMEM_MARKS_OFFSET + (kSplitPlanesB ? kClusterK * SMEM_MARKS_BYTES : 0);
-constexpr u32 SMEM_FULL_OFFSET = SMEM_SCALES_OFFSET + (kInput == F16X3_INPUT ? 2 * kNumConsumers * SMEM_SCALES_BYTES : 0);
+constexpr u32 SMEM_FULL_OFFSET = SMEM_SCALES_OFFSET + (kInput == F16X3_INPUT || kScaled == 2 ? 2 * kNumConsumers * SMEM_SCALES_BYTES : 0);
 constexpr u32 SMEM_EMPTY_OFFSET = SMEM_FULL_OFFSET + 8 * kNumStages;
 constexpr u32 SMEM_SUM_OFFSET = SMEM_EMPTY_OFFSET + 8 * kNumStages;
 constexpr u32 SMEM_ORDER_OFFSET = SMEM_SUM_OFFSET + (kClusterK > 1 ? 8 : 0);

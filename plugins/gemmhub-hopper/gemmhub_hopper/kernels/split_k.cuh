@@ -41,8 +41,7 @@ DEVICE void store_partials(const Results& acc, Float4* partials, int split, u32 
     for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
         for (int j = 0; j < FRAGMENT_QUADS; ++j) {
-            const float* v = &acc[i][4 * j];
-            store_partial(partials + split * PARTIAL_SIZE + (i * FRAGMENT_QUADS + j) * 128, {v[0], v[1], v[2], v[3]});
+            store_partial(partials + split * PARTIAL_SIZE + (i * FRAGMENT_QUADS + j) * 128, quad_of(&acc[i][4 * j]));
         }
     device_fence();
     named_sync(1 + warpgroup, 128);
@@ -110,7 +109,7 @@ DEVICE u32 claim_slices(u64* counter, u32 splits, u32 own) {
 // D.
 DEVICE void reduce_quads(const Params& p, const Float4* partials, const TileCoord& at, int first, int end,
                          const Emulation& emulation) {
-    float sums[SLICE_QUADS][4];
+    Sum sums[SLICE_QUADS][4];
 #pragma unroll 1
     for (int part = 0; part < p.schedule.splits; part += SLICE_SPLITS) {
         Float4 next[SLICE_SPLITS][SLICE_QUADS];
@@ -129,10 +128,13 @@ DEVICE void reduce_quads(const Params& p, const Float4* partials, const TileCoor
         if (first + i >= end) break;
         const int fragment = (first + i) / FRAGMENT_QUADS, j = (first + i) % FRAGMENT_QUADS;
         emulation.repair(p, sums[i], at.row + 64 * fragment, at.column + 8 * j, at.batch);
-        if (kHasAlpha && p.alpha == 0.0f) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
+        if (kHasAlpha && p.alpha == 0.0f) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0;
         const EpilogueFragment epilogue(p, at, fragment);
-        finish(p, epilogue, sums[i], j);
-        store_direct(p, epilogue, sums[i], j);
+        float v[4];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) v[r] = value_of(sums[i][r]);
+        finish(p, epilogue, v, j);
+        store_direct(p, epilogue, v, j);
     }
 }
 

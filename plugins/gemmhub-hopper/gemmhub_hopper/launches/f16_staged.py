@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gemmhub_nvidia.driver import Gpu
@@ -56,11 +56,11 @@ class F16Staged(Staged):
 
     def launch_pass(
         self, i: int, scratch: int, first: Any, second: Any, out: Any, alpha: Any, beta: Any, stream: int, c: Any,
-        bias: Any,
+        bias: Any, scales: Mapping[str, int],
     ) -> None:  # fmt: skip
         """Launch pass ``i`` by float16 planes, then by bfloat16 planes: for operands that the device rejects."""
-        super().launch_pass(i, scratch, first, second, out, alpha, beta, stream, c, bias)
-        self._fallback.launch_pass(i, scratch, first, second, out, alpha, beta, stream, c, bias)
+        super().launch_pass(i, scratch, first, second, out, alpha, beta, stream, c, bias, scales)
+        self._fallback.launch_pass(i, scratch, first, second, out, alpha, beta, stream, c, bias, scales)
 
     def _fill_job(self, words: Any, job: int, side: Any, scratch: int) -> None:
         super()._fill_job(words, job, side, scratch)

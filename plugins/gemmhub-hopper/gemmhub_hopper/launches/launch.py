@@ -7,6 +7,7 @@ problem is prepared, a new address is one word to write; else the map is encoded
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from ctypes import addressof, c_float, c_int, c_int64, c_uint64
 from typing import Any
 
@@ -35,6 +36,16 @@ _SHORT = 8
 """wgmmas of a 64-row fragment for each byte of a result up to which a product is bound by storing the results."""
 
 
+class Scales(ctypes.Structure):
+    """``Scales`` of kernels/params.cuh."""
+
+    _fields_ = (
+        ("at", c_uint64),
+        *((name, c_int64) for name in ("stride", "depth", "batch")),
+        *((name, c_int) for name in ("shift", "unused")),
+    )
+
+
 class Params(ctypes.Structure):
     """``Params`` of kernels/params.cuh."""
 
@@ -54,6 +65,7 @@ class Params(ctypes.Structure):
         )),
         ("min_scaled", c_float),
         ("only_rejected", c_int),
+        ("row_scales", Scales), ("column_scales", Scales),
     )  # fmt: skip
 
 
@@ -91,7 +103,17 @@ def params(choice: Choice, k: int, card: Occupancy, only_rejected: bool = False)
     )  # fmt: skip
     parameters.a_m, parameters.a_k, parameters.a_batch = lowering.a.strides
     parameters.b_n, parameters.b_k, parameters.b_batch = lowering.b.strides
+    for field, scales in (("row_scales", lowering.row_scales), ("column_scales", lowering.column_scales)):
+        if scales is not None:
+            setattr(parameters, field, Scales(0, scales.stride, scales.depth, scales.batch, scales.shift))
     return parameters
+
+
+def place_scales(p: Any, lowering: Lowering, addresses: Mapping[str, int], first_block: int = 0) -> None:
+    """Write the ``addresses`` of quantization scales, by their names, for a K pass that begins at ``first_block``."""
+    for field, scales in (("row_scales", lowering.row_scales), ("column_scales", lowering.column_scales)):
+        if scales is not None:
+            getattr(p, field).at = addresses[scales.name] + 4 * first_block * scales.depth
 
 
 def marks_kept(lowering: Lowering) -> tuple[bool, bool]:
@@ -222,8 +244,10 @@ class Launch:
     @property
     def run(self) -> Run:
         """The function of gemmhub's contract: a fast path where only addresses differ from call to call."""
-        form = self._choice.lowering.form
-        bare = self._choice.splits == 1 and not (form.has_alpha or form.addend or form.bias)
+        lowering, form = self._choice.lowering, self._choice.lowering.form
+        bare = self._choice.splits == 1 and not (
+            form.has_alpha or form.addend or form.bias or form.scales or lowering.k_is_zero
+        )
         return self._fast_path() if bare and self.gemm.patched and self._alone else self._run
 
     def _fast_path(self) -> Run:
@@ -263,8 +287,9 @@ class Launch:
         return run
 
     def _run(
-        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
-    ) -> None:
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None,
+        **scales: int,
+    ) -> None:  # fmt: skip
         lowering, gemm = self._choice.lowering, self.gemm
         slot = gemm.take()
         if lowering.k_is_zero:
@@ -276,6 +301,7 @@ class Launch:
         p = slot.arguments.p
         p.a, p.b, p.alpha, p.beta = a, b, float(alpha), float(beta)
         p.c, p.bias = c or 0, bias or 0
+        place_scales(p, lowering, scales)
         stream = stream or 0
         if self._choice.splits > 1:
             with self._gpu, self._workspace.lease(stream, self._passes.nbytes, self._limit) as lease:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gemmhub_nvidia.driver import Gpu
@@ -11,7 +11,7 @@ from gemmhub_nvidia.scratch import Scratch
 
 from gemmhub_hopper.candidates.candidate import Choice, Occupancy
 from gemmhub_hopper.launches import prepass
-from gemmhub_hopper.launches.launch import Function, Gemm, Params, marks_kept, params
+from gemmhub_hopper.launches.launch import Function, Gemm, Params, marks_kept, params, place_scales
 from gemmhub_hopper.lowering import f16_planes, k_passes
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.operands import OperandAccess
@@ -116,18 +116,19 @@ class Staged:
         return p
 
     def run(
-        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
-    ) -> None:
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None,
+        **scales: int,
+    ) -> None:  # fmt: skip
         """Launch all K passes on ``stream``; operands are addresses."""
         stream = stream or 0
         first, second = (b, a) if self._choice.lowering.swapped else (a, b)
         with self._gpu, self._workspace.lease(stream, self._passes.nbytes, self._limit) as lease:
             for i in range(self._passes.count):
-                self.launch_pass(i, lease.address, first, second, out, alpha, beta, stream, c, bias)
+                self.launch_pass(i, lease.address, first, second, out, alpha, beta, stream, c, bias, scales)
 
     def launch_pass(
         self, i: int, scratch: int, first: Any, second: Any, out: Any, alpha: Any, beta: Any, stream: int, c: Any,
-        bias: Any,
+        bias: Any, scales: Mapping[str, int],
     ) -> None:  # fmt: skip
         """Launch pass ``i`` of the kernel's a and b, ``first`` and ``second``, with the workspace at ``scratch``."""
         passes = self._passes
@@ -143,6 +144,7 @@ class Staged:
             slot.filled = i, scratch
         p.alpha, p.beta = float(alpha), float(beta) if i == 0 else 1.0
         p.c, p.bias = (c or 0 if i == 0 else sums), bias or 0
+        place_scales(p, self._choice.lowering, scales, i * passes.k_blocks)
         at_a, at_b = self._operand(p, "a", i, scratch, first), self._operand(p, "b", i, scratch, second)
         gemm.place(slot, at_a, at_b, out if last else sums)
         gemm.check(gemm.start(slot, stream))

@@ -18,7 +18,7 @@ from gemmhub_nvidia.scratch import COUNTERS
 from gemmhub_hopper.lowering import f16_planes
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.lowering.operands import OperandAccess
-from gemmhub_hopper.variants.config import BY_ROWS, F16X3, Form, Shape, Variant, variant
+from gemmhub_hopper.variants.config import BY_ROWS, F16X3, INT8, Form, Shape, Variant, variant
 from gemmhub_hopper.variants.tensor_map import Stored
 
 MARKS = 2048
@@ -88,7 +88,8 @@ def fewest(lowering: Lowering, partials: int, limit: int) -> KPasses | str:
     single = _k_passes(lowering, partials, lowering.k_blocks, 1)
     if single.nbytes <= limit:
         return single
-    if lowering.form.scheme == BY_ROWS:  # all results may have to be computed again
+    # All results may have to be computed again; sums of integers are not kept in float32.
+    if lowering.form.scheme in (BY_ROWS, INT8):
         return f"it needs {single.nbytes} bytes of workspace: {limit} are allowed"
     # Scales of float16 planes are those of full groups, also of a packed operand.
     count, unit = 2, f16_planes.GROUP_K // lowering.form.block_k if lowering.form.input == F16X3 else 1

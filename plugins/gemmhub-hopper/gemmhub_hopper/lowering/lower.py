@@ -5,7 +5,7 @@ along N or, *transposed*, along M. So every problem has two lowerings: as it is,
 d^T = b^T a^T, where the kernel's m is the problem's n. The cost model chooses: where the result is narrow, the kernel's
 n should be the narrow side. Each may have one more in which the kernel's a goes through registers and so needs no
 copy (of 16-bit elements where TMA cannot take its rows), and for float32 one in which its b is split in shared memory
-and needs none either.
+and needs none either. 8-bit operands have only the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from gemmhub.capability import Refusal
 from gemmhub.lowering import SINGLE, BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub_hopper.lowering import complex_operands, f16_planes
+from gemmhub_hopper.lowering import complex_operands, f16_planes, scales
 from gemmhub_hopper.lowering.operands import (
     FEWEST_SHIFTED,
     TMA_ALIGNMENT,
@@ -29,7 +29,8 @@ from gemmhub_hopper.lowering.operands import (
     packed_form,
     stored,
 )
-from gemmhub_hopper.variants.config import BF16X3, F16X3, OUTPUTS, Form, form_of, letters
+from gemmhub_hopper.lowering.scales import ScaleAccess
+from gemmhub_hopper.variants.config import BF16X3, F16X3, INT32, OUTPUTS, Form, form_of, letters
 from gemmhub_hopper.variants.tensor_map import Stored
 
 LONGEST = 2**31 - 512
@@ -62,6 +63,10 @@ class Lowering:
     c_batch: int
     pairs: bool
     """Whether two contiguous elements of d may be stored at once, without TMA."""
+    row_scales: ScaleAccess | None = None
+    """The quantization scales of the kernel's a; None where there are none."""
+    column_scales: ScaleAccess | None = None
+    """Those of the kernel's b."""
 
     @cached_property
     def k_blocks(self) -> int:
@@ -150,11 +155,13 @@ def _schemes(problem: GemmProblem, real: GemmProblem, only: tuple[str, bool] | N
 
     ``only``: the letters and the orientation of the requested ones.
     """
-    input_type = _input_type(real)
+    input_type = input_type_of(real)
     is_complex, is_mixed = problem is not real, problem.a.dtype != problem.b.dtype
     options = [(False, False), (True, False)] + [(True, True)] * (input_type == "split")
     if is_complex:  # only planes of float16 are made of these
         options = []
+    elif real.a.dtype.itemsize == 1:
+        options = [(False, False)]
     elif is_mixed and real.k >= f16_planes.FEWEST_K:
         # Only planes are made of the 16-bit operand, and the other one needs none in registers.
         options = [(True, False)]
@@ -169,6 +176,15 @@ def _schemes(problem: GemmProblem, real: GemmProblem, only: tuple[str, bool] | N
     if only is not None:
         return [Scheme(*scheme, only[1]) for scheme in schemes if letters(*scheme) == only[0]]
     return [Scheme(*scheme, swapped) for scheme in schemes for swapped in (False, True)]
+
+
+_EIGHT_BIT = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8"}
+"""Formats of 8-bit operands in the names of inputs, by their dtype."""
+
+
+def _exchanged(input_type: str) -> str:
+    """Return the input of swapped operands: of 8 bits their formats change places."""
+    return ".".join(reversed(input_type.split(".")))
 
 
 def _lowerings(
@@ -207,22 +223,23 @@ def _lowerings(
         form = form_of(
             first.mn_major,
             second.mn_major,
-            scheme.input,
+            _exchanged(scheme.input) if scheme.swapped else scheme.input,
             output,
             transposed_d=(order == "col") != scheme.swapped,
             tma_store=tma_store and not first.shifted,
-            has_alpha=not problem.alpha_is_one or problem.k == 0,
+            has_alpha=not problem.alpha_is_one or (problem.k == 0 and output != INT32),
             addend=name_of(problem.c.dtype) if problem.c else None,
             bias={"m": "n", "n": "m", None: None}[bias] if scheme.swapped else bias,
             bias_type=name_of(problem.bias.dtype) if problem.bias else "float32",
             activation=problem.activation,
             registers_a=scheme.registers,
             split_planes_b=scheme.split_b,
+            scales=scales.use(problem),
         )
         m, n = (problem.n, problem.m) if scheme.swapped else (problem.m, problem.n)
         yield Lowering(
             scheme.swapped, m, n, max(problem.k, 1), problem.k == 0, dim.count, first, second, form, d, d_ld,
-            dim.stride_d, c_ld, dim.stride_c, pairs,
+            dim.stride_d, c_ld, dim.stride_c, pairs, *(scales.access(problem, name) for name in names),
         )  # fmt: skip
 
 
@@ -274,11 +291,37 @@ def check_types(problem: GemmProblem) -> Refusal | None:
     a, b, out = (name_of(x.dtype) for x in (problem.a, problem.b, problem.out))
     if a == b == complex_operands.DTYPE:
         return complex_operands.refusal(problem)
+    if a in _EIGHT_BIT and b in _EIGHT_BIT:
+        return _check_eight_bit(problem, a, b, out)
+    if any(name in problem.operands for name in scales.NAMES.values()):
+        return Refusal(f"{a} by {b} has no quantization scales", "scale the result, or pass 8-bit operands")
     if {a, b} in ({"bfloat16", "float32"}, {"float16", "float32"}) and problem.packed_by is None:
         if problem.k < f16_planes.FEWEST_K:
             return Refusal(f"k is {problem.k}; {a} by {b} needs {f16_planes.FEWEST_K}", "convert the narrower operand")
     elif a != b or a not in ("bfloat16", "float16", "float32"):
-        return Refusal(f"there is no kernel for {a} by {b}", "pass two float16, two bfloat16 or two float32 operands")
+        return Refusal(
+            f"there is no kernel for {a} by {b}",
+            "pass two float16, bfloat16, float32 or int8 operands, or float8_e4m3fn and float8_e5m2",
+        )
+    return _check_epilogue(problem, out)
+
+
+def _check_eight_bit(problem: GemmProblem, a: str, b: str, out: str) -> Refusal | None:
+    """Return a refusal of 8-bit operands, or of scales or an epilogue, that there is no kernel for."""
+    if (a == "int8") != (b == "int8"):
+        return Refusal(f"there is no kernel for {a} by {b}", "pass two int8 operands, or two of 8-bit floats")
+    use = scales.use(problem)
+    if a == "int8" and use == "blocks":
+        return Refusal("int8 operands have scales for blocks of k", "pass scales of rows of a and of columns of b")
+    if a == "int8" and out == INT32:
+        plain = problem.alpha_is_one and not problem.operands and problem.activation is None
+        remedy = "ask for a float32 result, or apply alpha, c, bias, scales and activation afterwards"
+        return None if plain else Refusal("an int32 result has no epilogue", remedy)
+    return scales.refusal(problem) or _check_epilogue(problem, out)
+
+
+def _check_epilogue(problem: GemmProblem, out: str) -> Refusal | None:
+    """Return a refusal of a result or an epilogue that there is no kernel for."""
     if out not in OUTPUTS:
         return Refusal(f"there is no kernel for a result of {out}", f"give out_dtype= one of {', '.join(OUTPUTS)}")
     if problem.c is not None and problem.c.dtype != problem.out.dtype:
@@ -293,9 +336,11 @@ def check_types(problem: GemmProblem) -> Refusal | None:
     return None
 
 
-def _input_type(problem: GemmProblem) -> str:
+def input_type_of(problem: GemmProblem) -> str:
     """Return what the tensor cores multiply: a key of ``config.INPUTS``. Where K is 0, any would do."""
     name = name_of(problem.a.dtype)
+    if name in _EIGHT_BIT:
+        return f"{_EIGHT_BIT[name]}.{_EIGHT_BIT[name_of(problem.b.dtype)]}"
     if name != name_of(problem.b.dtype):
         return "split"
     if name != "float32":

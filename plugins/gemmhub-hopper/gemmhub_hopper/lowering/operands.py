@@ -165,7 +165,7 @@ def access(problem: GemmProblem, name: str, operand: Operand, count: int, stride
             source_format=source,
         )
     orders = [order for order in _orders(name) if layout.stored(order)]
-    if form.input == "tf32":
+    if form.only_k_major:
         orders = [order for order in orders if order == _orders(name)[0]]
     why = ""
     for order in orders:
@@ -175,10 +175,11 @@ def access(problem: GemmProblem, name: str, operand: Operand, count: int, stride
             mn_major = order != _orders(name)[0]
             return OperandAccess(name, rows, problem.k, count, step, strides, size, operand.alignment, mn_major, direct)
         why = why or obstacle
-    mn_major = form.input != "tf32" and rows > 1 and abs(along) < abs(deep)
+    mn_major = not form.only_k_major and rows > 1 and abs(along) < abs(deep)
     if not why:
-        sides = "along K" if form.input == "tf32" else "along one side"
-        why = f"tensor cores take only {form.input} operands that are contiguous {sides}"
+        what = "8-bit" if form.input_bytes == 1 else form.input
+        sides = "along K" if form.only_k_major else "along one side"
+        why = f"tensor cores take only {what} operands that are contiguous {sides}"
     return OperandAccess(
         name, rows, problem.k, count, step, strides, size, operand.alignment, mn_major, None, f"copied: {why}"
     )

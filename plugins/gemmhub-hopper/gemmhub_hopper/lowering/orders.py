@@ -14,15 +14,23 @@ from __future__ import annotations
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.lowering.operands import REAL, name_of
-from gemmhub_hopper.variants.config import BF16X3
+from gemmhub_hopper.variants.config import BF16X3, INT8
 
 BY_TWO_PLANES = "wgmma.k16.bf16x3"
 """Order of float32 by two planes of bfloat16."""
+PROMOTED = "wgmma.k32.p128"
+"""Order of 8-bit floats: the sums of each 128 along K are promoted to float32, times their scales if K has any."""
+EXACT = "exact"
+"""Order of 8-bit integers, whatever the parts of K are."""
 
 
 def order_of(lowering: Lowering) -> str | None:
     """Return the name of the order of ``lowering`` without split-K, in one K pass; None where it has none."""
     form = lowering.form
+    if form.float8:
+        return PROMOTED
+    if form.input == INT8:
+        return EXACT
     if form.stored_planes == 1:
         return f"wgmma.k{32 // form.input_bytes}"
     if form.input == BF16X3:
@@ -37,6 +45,11 @@ def parts_of(order: str) -> tuple[str, int]:
     """Return the order of each part of K, and the number of parts, of an order such as "wgmma.k16/s4"."""
     base, _, parts = order.partition("/s")
     return base, int(parts) if parts.isdecimal() else 1
+
+
+def parts(lowering: Lowering, promise: str) -> int | None:
+    """Return the parts of K that ``promise`` of a pinned problem allows; None for any, where sums are exact."""
+    return None if order_of(lowering) == EXACT else parts_of(promise)[1]
 
 
 def pinned(lowerings: tuple[Lowering, ...], problem: GemmProblem) -> tuple[Lowering, ...]:

@@ -20,11 +20,21 @@ F16X3 = "f16x3"
 """Input of float32 that is split into two scaled float16 planes."""
 BF16X3 = "bf16x3"
 """Input of float32 that is split into two bfloat16 planes, for the precision of that name."""
-INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2, "split": 3, F16X3: 4, BF16X3: 5}
+FLOAT8 = {"e4m3.e4m3": 6, "e4m3.e5m2": 7, "e5m2.e4m3": 8, "e5m2.e5m2": 9}
+"""Number of each input of 8-bit floats: the formats of the kernel's a and b."""
+INT8 = "s8.s8"
+"""Input of 8-bit integers."""
+EIGHT_BIT = (*FLOAT8, INT8)
+"""The inputs of 8-bit operands."""
+INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2, "split": 3, F16X3: 4, BF16X3: 5, **FLOAT8, INT8: 10}
 """Number of each input of the tensor cores. Float32 is split into three bfloat16 planes ("split"), two scaled float16
 planes (:data:`F16X3`), or two bfloat16 planes."""
 OUTPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
 """Number of each element type of d, c and the bias."""
+INT32 = "int32"
+"""Dtype of d where the sums of 8-bit integers are stored as they are."""
+SCALES = {None: 0, "results": 1, "blocks": 2}
+"""Number of each use of quantization scales: as factors of results, or of the sums of each block of K."""
 BIASES = {None: 0, "m": 1, "n": 2}
 BY_ROWS = "f16x3 by rows"
 """Scheme of float16 planes where consumers split the rows of a."""
@@ -135,13 +145,15 @@ class Form:
     """
     split_planes_b: bool = False
     """Whether b is float32 in shared memory too, and is split into planes there."""
+    scales: str | None = None
+    """The use of the quantization scales of 8-bit operands, a key of :data:`SCALES`; None where there are none."""
     rescaled: bool = False
     """Whether a is rescaled while it is split in registers, after the float16 split of a or b was rejected."""
 
     @property
     def plain_epilogue(self) -> bool:
         """Whether the epilogue only rounds and stores the accumulators."""
-        return not (self.has_alpha or self.addend or self.bias or self.activation)
+        return not (self.has_alpha or self.addend or self.bias or self.activation or self.scales == "results")
 
     @property
     def smooth_activation(self) -> bool:
@@ -175,7 +187,11 @@ class Form:
 
     @property
     def scheme(self) -> str:
-        """The input; another name for float16 planes and 16-bit elements of an a through registers: costs differ."""
+        """The input; another name for float16 planes and 16-bit elements of an a through registers: costs differ. All
+        8-bit floats have one name.
+        """
+        if self.float8:
+            return "float8"
         if self.shifted_rows:
             return SHIFTED
         return BY_ROWS if self.input == F16X3 and self.registers_a else self.input
@@ -186,14 +202,24 @@ class Form:
         return {"split": 2, F16X3: 3}.get(self.input, 1)
 
     @cached_property
+    def float8(self) -> bool:
+        """Whether operands are 8-bit floats, whose sums are promoted (kernels/eight_bit.cuh)."""
+        return self.input in FLOAT8
+
+    @cached_property
+    def only_k_major(self) -> bool:
+        """Whether wgmma reads operands from shared memory only where they are contiguous along K."""
+        return self.input == "tf32" or self.input_bytes == 1
+
+    @cached_property
     def input_bytes(self) -> int:
         """Bytes of an element of a plane."""
-        return 4 if self.input == "tf32" else 2
+        return 4 if self.input == "tf32" else 1 if self.float8 or self.input == INT8 else 2
 
     @cached_property
     def output_bytes(self) -> int:
         """Bytes of an element of d."""
-        return 4 if self.output == "float32" else 2
+        return 4 if self.output in ("float32", INT32) else 2
 
     @cached_property
     def block_k_bytes(self) -> int:
@@ -284,6 +310,9 @@ class Variant:
         shape = self.shape
         flags = (12 if shape.pingpong else 4) * shape.consumers + (8 if shape.cluster_k > 1 else 0)
         others = 64 * shape.warpgroups_per_tile * shape.cluster_k if self.form.split_planes_b else 0  # marks
+        if self.form.float8:  # what orders two consumers, and scales
+            others = 8 * (shape.consumers == 2)
+            others += 8 * (shape.consumers * shape.n + shape.m) * (self.form.scales == "blocks")
         if self.form.input == F16X3:  # scales, and what orders two consumers
             others = 8 * (shape.consumers * shape.n + shape.m)
             others += 16 + 4 * shape.stages if self.form.registers_a else 8 * (shape.consumers == 2)
@@ -326,24 +355,28 @@ class Variant:
             return f"a cluster of {shape.cluster_size} CTAs: at most 8 are allowed"
         if shape.cluster_k > 1 and self.ring_bytes < shape.cluster_k * shape.m * shape.out_n * 4:
             return "the partial sums of the CTAs that share K do not fit into the ring"
-        if shape.consumers == 3 and (form.num_planes > 1 or form.registers_a):
+        if shape.consumers == 3 and (form.num_planes > 1 or form.registers_a or form.float8):
             return (
                 "three consumer warpgroups take only 16-bit or tf32 operands in shared memory: registers allow no more"
             )
         if shape.pingpong and shape.consumers != 2:
             return f"ping-pong with {shape.consumers} consumer warpgroups: it takes 2"
-        if shape.pingpong and form.num_planes > 1:
-            return "ping-pong excludes split operands: while one consumer adds, the other must multiply"
+        if shape.pingpong and (form.num_planes > 1 or form.float8):
+            what = "8-bit floats" if form.float8 else "split operands"
+            return f"ping-pong excludes {what}: while one consumer adds, the other must multiply"
         if shape.m % (64 * shape.warpgroups_per_tile) or shape.m <= 0:
             return f"{shape.m} rows: allowed are multiples of 64 for each of {shape.warpgroups_per_tile} warpgroups"
         if shape.n % 8 or not 16 <= shape.n <= 256:
             return f"{shape.n} columns: allowed are multiples of 8 from 16 to 256"
-        if shape.n % 16 and (shape.cluster_k > 1 or form.addend):
-            return f"{shape.n} columns: with shared K or with c only multiples of 16 are allowed"
+        if shape.n % 16 and (shape.cluster_k > 1 or form.addend or form.input == INT8):
+            return f"{shape.n} columns: with shared K, c or integers only multiples of 16 are allowed"
         registers = shape.m // shape.warpgroups_per_tile * shape.n // 128
         if registers > 96 and shape.consumers == 3:
             return f"{registers} accumulators per thread exceed the registers of three consumer warpgroups"
-        if registers * form.sets_of_sums > 192:  # split operands have a second set, for the sums of a stage
+        of_stage = form.float8 * shape.n // 2  # the sums of a stage, of one fragment
+        if form.float8 and self.split_k and registers + of_stage > 160:
+            return f"with {registers} accumulators of 8-bit floats a thread has no registers for split-K"
+        if registers * form.sets_of_sums + of_stage > 192:  # split operands have a second set, for the sums of a stage
             return f"{registers} accumulators per thread exceed its registers"
         # Elements of a take 16 registers for each 64-row fragment; planes take 24, and the sums of two steps.
         crowded = shape.cluster_n > 1 or (self.split_k and (shape.pingpong or not form.tma_store))
@@ -368,6 +401,13 @@ class Variant:
             return f"with {registers} accumulators a thread has no registers for split-K in a cluster that shares K"
         if registers > 96 and shape.cluster_k > 1:
             return f"with {registers} accumulators a thread has no registers for those of the CTAs that share K"
+        if registers > 96 and form.input == INT8 and (self.split_k or not form.plain_epilogue):
+            return f"with {registers} accumulators of integers a thread has registers for the plain epilogue only"
+        few = registers <= 64 and form.tma_store
+        if form.input == INT8 and self.split_k and shape.consumers > 1 and not (form.plain_epilogue or few):
+            return (
+                f"with {registers} accumulators of integers and split-K a thread has registers for the plain epilogue"
+            )
         by_warps = not form.tma_store and form.output == "float32"
         if registers > 128 and (self.split_k or by_warps or not form.plain_epilogue):
             return f"with {registers} accumulators a thread has registers for the plain epilogue only"
@@ -387,6 +427,12 @@ class Variant:
             return "two bfloat16 planes are made by a pre-pass: no operand goes through registers"
         if form.registers_a and form.num_planes == 1 and not (form.shifted_rows or form.mn_major_a):
             return "tf32 goes through registers only where it is contiguous along M"
+        if form.input_bytes == 1 and (form.mn_major_a or form.mn_major_b or form.registers_a):
+            return "wgmma reads 8-bit operands from shared memory only where they are contiguous along K"
+        if form.scales == "blocks" and not form.float8:
+            return "only sums of 8-bit floats are scaled by blocks of K"
+        if form.output == INT32 and not (form.input == INT8 and form.plain_epilogue):
+            return "int32 results are the sums of 8-bit integers, without an epilogue"
         if form.input == "tf32" and ((form.mn_major_a and not form.registers_a) or form.mn_major_b):
             return "wgmma reads tf32 from shared memory only where it is contiguous along K"
         # Each CTA of a multicast loads its part of the shared tile, in whole swizzle atoms of 8 rows.
@@ -408,7 +454,9 @@ class Variant:
             "GEMM_INPUT": INPUTS[form.input],
             "GEMM_REGISTERS_A": int(form.registers_a), "GEMM_SPLIT_PLANES_B": int(form.split_planes_b),
             "GEMM_RESCALED": int(form.rescaled),
-            "GEMM_OUTPUT": OUTPUTS[form.output], "GEMM_TRANSPOSED_D": int(form.transposed_d),
+            "GEMM_SCALED": SCALES[form.scales],
+            "GEMM_OUTPUT": 3 if form.output == INT32 else OUTPUTS[form.output],
+            "GEMM_TRANSPOSED_D": int(form.transposed_d),
             "GEMM_TMA_STORE": int(form.tma_store), "GEMM_STORE_BLOCK_N": self.store_block_n,
             "GEMM_NUM_STORE_STAGES": self.num_store_stages, "GEMM_SPLIT_K": int(self.split_k),
             "GEMM_HAS_ALPHA": int(form.has_alpha), "GEMM_HAS_ADDEND": int(form.addend is not None),

@@ -155,8 +155,20 @@ SMALL_SHAPES = ShapeList((
 """Shapes for small products of float32, where the kernel splits both operands itself."""
 
 
+EIGHT_BIT_SHAPES = ShapeList((
+    *(_shape(64, n, consumers=1) for n in (16, 32, 64, 128)),
+    *(_shape(64, n, consumers=1, cluster_k=4) for n in (16, 64)),
+    _shape(128, 128),
+    # L2 feeds the double rate of 8-bit operands only to large tiles that multicast.
+    *(_shape(128, n, cluster_m=2) for n in (128, 160, 192)), _shape(256, 128, cluster_n=2),
+))  # fmt: skip
+"""Shapes for 8-bit operands, by arithmetic: none of them was measured."""
+
+
 def shapes(form: Form) -> ShapeList:
     """Return the shapes for ``form``."""
+    if form.input_bytes == 1:
+        return EIGHT_BIT_SHAPES
     if form.shifted_rows:
         return SHIFTED_SHAPES
     if form.input == F16X3:

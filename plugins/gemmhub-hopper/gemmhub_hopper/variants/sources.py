@@ -6,7 +6,7 @@ from gemmhub_nvidia import sources
 from gemmhub_nvidia.nvrtc import Source
 
 from gemmhub_hopper.variants import config, wgmma
-from gemmhub_hopper.variants.config import Form, Variant
+from gemmhub_hopper.variants.config import EIGHT_BIT, Form, Variant
 from gemmhub_hopper.variants.gemv_kernel import GemvKernel
 
 ARCH = "sm_90a"
@@ -15,7 +15,7 @@ KERNEL = "gemm"
 PREPASS = "prepass"
 GEMV = "gemv"
 F16_PREPASS = "f16_prepass"
-PREPASSES = {"split": 0, "tf32": 1, "bfloat16": 2, "float16": 2, "bf16x3": 3}
+PREPASSES = {"split": 0, "tf32": 1, "bfloat16": 2, "float16": 2, "bf16x3": 3, **dict.fromkeys(EIGHT_BIT, 4)}
 """``kFormat`` of prepass.cu by the kernel's input."""
 _PTX_FILES = ("ptx.cuh", "ptx_memory.cuh", "types.cuh")
 _PREPASS_FILES = ("prepass.cu", "source_element.cuh", "split_planes.cuh", *_PTX_FILES)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from gemmhub_nvidia import tma
 from gemmhub_nvidia.tma import SWIZZLE, MapArguments
 
-from gemmhub_hopper.variants.config import BF16X3, F16X3, Form, Variant
+from gemmhub_hopper.variants.config import BF16X3, F16X3, FLOAT8, INT8, INT32, Form, Variant
 
 LINE_ROWS = 8
 """Rows of 16-bit elements that are one line of :func:`shifted_rows`."""
 TMA_UNIT = 8
 """16-bit elements of the 16 bytes to which TMA aligns."""
-TYPES = {**tma.TYPES, "split": 9, F16X3: 6, BF16X3: 9}
+TYPES = {**tma.TYPES, "split": 9, F16X3: 6, BF16X3: 9, **dict.fromkeys(FLOAT8, 0), INT8: 0, INT32: 3}
 """CUtensorMapDataType by the input or dtype."""
 
 

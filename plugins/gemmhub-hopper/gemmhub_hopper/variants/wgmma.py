@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from gemmhub_hopper.variants.config import BF16X3, F16X3, Variant
+from gemmhub_hopper.variants.config import BF16X3, F16X3, FLOAT8, INT8, Variant
 
-_TYPE = {"bfloat16": "bf16", "float16": "f16", "tf32": "tf32", "split": "bf16", F16X3: "f16", BF16X3: "bf16"}
+_TYPES = {
+    "bfloat16": "bf16.bf16", "float16": "f16.f16", "tf32": "tf32.tf32", "split": "bf16.bf16",
+    F16X3: "f16.f16", BF16X3: "bf16.bf16", **{x: x for x in FLOAT8}, INT8: INT8,
+}  # fmt: skip
+"""The types of a and b in the instruction."""
 
 
 def header(variant: Variant) -> str:
@@ -17,25 +21,28 @@ def header(variant: Variant) -> str:
 
 
 def _function(variant: Variant, fragment: bool) -> str:
-    n, ptx_type = variant.shape.n, _TYPE[variant.form.input]
-    count, depth = n // 2, 8 if ptx_type == "tf32" else 16
+    n, form = variant.shape.n, variant.form
+    count, depth = n // 2, 32 // form.input_bytes
+    integers = form.input == INT8
+    types = f"{'s32' if integers else 'f32'}.{_TYPES[form.input]}"
     # Operands of the assembly: d, a, b, the predicate, and the major-ness, which is selectable only for 16-bit operands
     # in shared memory.
     b = count + (4 if fragment else 1)
-    majors = [] if ptx_type == "tf32" else ["kWgmmaMnMajorB"] if fragment else ["kMnMajorA", "kWgmmaMnMajorB"]
+    majors = [] if form.only_k_major else ["kWgmmaMnMajorB"] if fragment else ["kMnMajorA", "kWgmmaMnMajorB"]
     inputs = [f'"r"(a[{i}])' for i in range(4)] if fragment else ['"l"(a)']
     inputs += ['"l"(b)', '"r"(accumulate)', *(f'"n"({major})' for major in majors)]
     registers = "{" + _numbers(0, count) + "}"
     a = "{" + _numbers(count, b) + "}" if fragment else f"%{count}"
-    operands = f"{registers}, {a}, %{b}, accumulate, 1, 1" + "".join(f", %{b + 2 + i}" for i in range(len(majors)))
-    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    factors = "" if integers else ", 1, 1"
+    operands = f"{registers}, {a}, %{b}, accumulate{factors}" + "".join(f", %{b + 2 + i}" for i in range(len(majors)))
+    outputs = ", ".join(f'"+{"r" if integers else "f"}"(d[{i}])' for i in range(count))
     return f"""
-DEVICE void wgmma(float (&d)[{count}], {"const u32 (&a)[4]" if fragment else "u64 a"}, u64 b, int accumulate) {{
+DEVICE void wgmma(Sum (&d)[{count}], {"const u32 (&a)[4]" if fragment else "u64 a"}, u64 b, int accumulate) {{
     asm volatile(
         "{{\\n"
         ".reg .pred accumulate;\\n"
         "setp.ne.b32 accumulate, %{b + 1}, 0;\\n"
-        "wgmma.mma_async.sync.aligned.m64n{n}k{depth}.f32.{ptx_type}.{ptx_type} {operands};\\n"
+        "wgmma.mma_async.sync.aligned.m64n{n}k{depth}.{types} {operands};\\n"
         "}}"
         : {outputs}
         : {", ".join(inputs)});

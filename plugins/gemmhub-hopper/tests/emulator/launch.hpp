@@ -40,7 +40,7 @@ struct Barrier {
     Meeting phase = {};  // those that wait for its end
 };
 struct Multiply {
-    float* d;
+    void* d;  // float32 sums, of int8 int32 ones
     u32 n;
     u64 a, b;
     bool a_mn, b_mn;
@@ -62,6 +62,7 @@ struct Copy {
 struct Load {
     u32 place;
     const void* from;  // null: zeros
+    u32 bytes = 16;
 };
 struct Block {
     std::vector<unsigned char> shared;

@@ -22,8 +22,9 @@ int launch(const Kernel& kernel, u32 grid, u64 seed, char* message, u32 length);
 // What a thread ends with.
 void leave();
 
-void multiply(float* d, u32 n, u64 a, u64 b, bool a_mn, bool b_mn, int input, int accumulate);
-void multiply(float* d, u32 n, const u32 (&a)[4], u64 b, bool b_mn, int input, int accumulate);
+// `d`: float32 sums, of int8 int32 ones.
+void multiply(void* d, u32 n, u64 a, u64 b, bool a_mn, bool b_mn, int input, int accumulate);
+void multiply(void* d, u32 n, const u32 (&a)[4], u64 b, bool b_mn, int input, int accumulate);
 // Returns once all groups but the `open` newest are done.
 void wait_multiplies(u32 open);
 // All loads of the thread but those of its newest `open` groups; of a machine in a hurry all.

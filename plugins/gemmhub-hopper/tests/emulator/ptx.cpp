@@ -191,6 +191,12 @@ void copy_async(u32 to, const void* from, bool there) {
     me().loads.add({to, there ? from : nullptr});
     maybe_yield();
 }
+void copy_word_async(u32 to, const void* from, bool there) {
+    touch();
+    if (to % 4 || (there && reinterpret_cast<size_t>(from) % 4)) fail("an address that is not aligned");
+    me().loads.add({to, there ? from : nullptr, 4});
+    maybe_yield();
+}
 void copy_commit() { me().loads.commit(); }
 void device_fence() { maybe_yield(); }
 u32 count_up(u32* counter) {

@@ -56,6 +56,7 @@ inline void wgmma_wait() {
     emulator::wait_multiplies(open);
 }
 inline void pin(float&) {}
+inline void pin(int&) {}
 inline long long opaque(long long value) { return value; }
 template <int count>
 inline void warpgroup_reg_dealloc() {}
@@ -93,6 +94,7 @@ inline void load_if(const void* from, bool there, u32 (&to)[words]) {
     emulator::load_bytes(from, there, to, sizeof(to));
 }
 void copy_async(u32 to, const void* from, bool there);
+void copy_word_async(u32 to, const void* from, bool there);
 void copy_commit();
 template <int open>
 inline void copy_wait() {

@@ -35,9 +35,9 @@ void finish_loads(u32 open) {
     const auto land = [](const Load& load) {
         unsigned char* to = shared_at(here(), load.place);
         if (load.from)
-            memcpy(to, load.from, 16);
+            memcpy(to, load.from, load.bytes);
         else
-            memset(to, 0, 16);
+            memset(to, 0, load.bytes);
     };
     me().loads.finish(open, land, machine->eager);
 }

@@ -92,8 +92,8 @@ using namespace emulator;
 extern "C" int encode(TensorMap* map, int kind, u32 rank, void* address, const u64* size, const u64* stride,
                       const u32* box, const u32* step, int interleave, int swizzle, int promotion, int fill) {
     constexpr int INVALID = 1;
-    if (kind != 6 && kind != 7 && kind != 9 && kind != 11) return INVALID;
-    const u32 element = kind == 6 || kind == 9 ? 2 : 4;
+    if (kind != 0 && kind != 3 && kind != 6 && kind != 7 && kind != 9 && kind != 11) return INVALID;
+    const u32 element = kind == 0 ? 1 : kind == 6 || kind == 9 ? 2 : 4;
     const u32 widths[] = {16, 32, 64, 128};
     if (rank != 3 || interleave || fill || swizzle < 0 || swizzle > 3 || promotion < 0 || promotion > 3) return INVALID;
     if (reinterpret_cast<u64>(map) % 64 || reinterpret_cast<u64>(address) % 16 || !address) return INVALID;

@@ -3,10 +3,10 @@
 
 namespace emulator {
 
-// Three kinds of elements, by their number in config.cuh: what is multiplied most is compiled for each.
-enum Input { BF16, F16, TF32 };
+// Kinds of elements: what is multiplied most is compiled for each pair of a's and b's.
+enum Input { BF16, F16, TF32, E4M3, E5M2, S8 };
 template <int input>
-using Stored = std::conditional_t<input == TF32, float, u16>;
+using Stored = std::conditional_t<input == TF32, float, std::conditional_t<(input > TF32), unsigned char, u16>>;
 template <int input>
 constexpr u32 SIZE = sizeof(Stored<input>);
 template <int input>
@@ -15,6 +15,16 @@ constexpr u32 DEPTH = 32 / SIZE<input>;  // of one wgmma step
 template <int input>
 static double widened(Stored<input> x) {
     if constexpr (input == TF32) return x;
+    if constexpr (input == S8) return static_cast<signed char>(x);
+    if constexpr (input == E4M3 || input == E5M2) {
+        constexpr u32 digits = input == E4M3 ? 3 : 2, bias = input == E4M3 ? 7 : 15, exponents = (1u << (7 - digits)) - 1;
+        const u32 exponent = x >> digits & exponents, digit = x & ((1u << digits) - 1);
+        const double sign = x & 0x80 ? -1 : 1;
+        if (input == E4M3 ? (x & 0x7f) == 0x7f : exponent == exponents && digit != 0) return std::nan("");
+        if (input == E5M2 && exponent == exponents) return sign * HUGE_VAL;
+        const double value = exponent ? 1 + digit / double(1u << digits) : digit / double(1u << digits);
+        return sign * std::ldexp(value, int(exponent ? exponent : 1) - int(bias));
+    }
     if constexpr (input == BF16) return from_bf16(x);
     if constexpr (input == F16) {
         // from_f16 calls a function where the host has no instruction; 2^112 is what the exponents' biases differ by.
@@ -48,9 +58,9 @@ static void read_line(Block& block, u64 d, bool mn, u32 i, double* to) {
     for (u32 k = 0; k < DEPTH<input>; ++k) to[k] = widened<input>(values[k]);
 }
 
-// As tensor cores add: all numbers aligned to the largest, with two bits more than float32 has, and what hangs over cut
-// off; the sum truncated.
-template <u32 count>
+// As tensor cores add: all numbers aligned to the largest, `bits_below` its leading bit kept, and what hangs over cut off;
+// the sum truncated. Of 16 and 32 bits that is two bits more than float32 has; of 8-bit floats 14 bits are kept in all.
+template <u32 bits_below, u32 count>
 static float added(const double (&x)[count]) {
     constexpr u64 INFINITE = u64(0x7ff) << 52;
     u64 bits[count], largest = 0;
@@ -61,7 +71,7 @@ static float added(const double (&x)[count]) {
         for (u32 i = 0; i < count; ++i) plain += x[i];
         return float(plain);
     }
-    const u64 exponent = (largest >> 52) - 25;  // products of floats have normal doubles
+    const u64 exponent = (largest >> 52) - bits_below;  // products of floats have normal doubles
     const u64 powers[] = {exponent << 52, (2046 - exponent) << 52};
     const double unit = read_as<double>(&powers[0]), inverse = read_as<double>(&powers[1]);
     long long sum = 0;
@@ -82,7 +92,22 @@ static double fragment_element(const Multiply& m, u32 h, u32 k) {
         reinterpret_cast<const unsigned char*>(&registers[2 * (k / wide / 4) + h]) + SIZE<input> * (k % wide)));
 }
 
-template <int input>
+// One element of d, and the products of a step.
+template <int input, u32 depth>
+static void add_products(const Multiply& m, u32 at, const double (&row)[depth], const double (&column)[depth]) {
+    if constexpr (input == S8) {
+        u32 sum = m.accumulate ? static_cast<const u32*>(m.d)[at] : 0;  // modulo 2^32
+        for (u32 k = 0; k < depth; ++k) sum += static_cast<u32>(static_cast<int>(row[k] * column[k]));
+        static_cast<u32*>(m.d)[at] = sum;
+    } else {
+        double addends[depth + 1];
+        for (u32 k = 0; k < depth; ++k) addends[k] = row[k] * column[k];
+        addends[depth] = m.accumulate ? static_cast<const float*>(m.d)[at] : 0.0f;
+        static_cast<float*>(m.d)[at] = added<(input > TF32) ? 13 : 25>(addends);
+    }
+}
+
+template <int input, int input_b = input>
 static void perform(const Multiply& m) {
     constexpr u32 depth = DEPTH<input>;
     Block& block = here();
@@ -96,28 +121,34 @@ static void perform(const Multiply& m) {
     }
     for (u32 j = 0; j < m.n / 8; ++j)
         for (u32 e = 0; e < 2; ++e) {
-            read_line<input>(block, m.b, m.b_mn, 8 * j + 2 * (t % 4) + e, column);
-            for (u32 h = 0; h < 2; ++h) {
-                double addends[depth + 1];
-                for (u32 k = 0; k < depth; ++k) addends[k] = rows[h][k] * column[k];
-                addends[depth] = m.accumulate ? m.d[4 * j + 2 * h + e] : 0.0f;
-                m.d[4 * j + 2 * h + e] = added(addends);
-            }
+            read_line<input_b>(block, m.b, m.b_mn, 8 * j + 2 * (t % 4) + e, column);
+            for (u32 h = 0; h < 2; ++h) add_products<input>(m, 4 * j + 2 * h + e, rows[h], column);
         }
 }
 
+// By the numbers in config.cuh.
 static void perform(const Multiply& m) {
-    m.input == TF32 ? perform<TF32>(m) : m.input == F16 ? perform<F16>(m) : perform<BF16>(m);
+    switch (m.input) {
+        case 0: case 3: case 5: return perform<BF16>(m);
+        case 1: return perform<F16>(m);
+        case 2: return perform<TF32>(m);
+        case 6: return perform<E4M3>(m);
+        case 7: return perform<E4M3, E5M2>(m);
+        case 8: return perform<E5M2, E4M3>(m);
+        case 9: return perform<E5M2>(m);
+        case 10: return perform<S8>(m);
+        default: fail("an input that wgmma does not multiply");
+    }
 }
 
-void multiply(float* d, u32 n, u64 a, u64 b, bool a_mn, bool b_mn, int input, int accumulate) {
+void multiply(void* d, u32 n, u64 a, u64 b, bool a_mn, bool b_mn, int input, int accumulate) {
     for (u64 x : {a, b})
         if ((x >> 62 != 1 && x >> 62 != 2) || (x >> 49 & 7)) fail("a descriptor without a swizzle of 128 or 64 bytes");
     if (!me().fenced) fail("wgmma without a fence since its registers were written, or exposed by a wait");
     me().multiplies.add({d, n, a, b, a_mn, b_mn, input, accumulate, nullptr, 0});
 }
 
-void multiply(float* d, u32 n, const u32 (&a)[4], u64 b, bool b_mn, int input, int accumulate) {
+void multiply(void* d, u32 n, const u32 (&a)[4], u64 b, bool b_mn, int input, int accumulate) {
     multiply(d, n, b, b, false, b_mn, input, accumulate);
     Fiber& f = me();
     f.multiplies.newest().fragment = a, f.multiplies.newest().number = f.fragment;

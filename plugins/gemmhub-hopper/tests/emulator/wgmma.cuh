@@ -4,9 +4,9 @@
 
 constexpr int kMultiplied = kInput == F16X3_INPUT ? F16_INPUT : kInput;
 
-inline void wgmma(float (&d)[BLOCK_N / 2], u64 a, u64 b, int accumulate) {
+inline void wgmma(Sum (&d)[BLOCK_N / 2], u64 a, u64 b, int accumulate) {
     emulator::multiply(d, BLOCK_N, a, b, kMnMajorA, kWgmmaMnMajorB, kMultiplied, accumulate);
 }
-inline void wgmma(float (&d)[BLOCK_N / 2], const u32 (&a)[4], u64 b, int accumulate) {
+inline void wgmma(Sum (&d)[BLOCK_N / 2], const u32 (&a)[4], u64 b, int accumulate) {
     emulator::multiply(d, BLOCK_N, a, b, kWgmmaMnMajorB, kMultiplied, accumulate);
 }

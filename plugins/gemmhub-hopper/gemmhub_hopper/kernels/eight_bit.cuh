@@ -1,0 +1,115 @@
+// Operands of 8 bits: e4m3 and e5m2 in any combination, and int8. Both are contiguous along K; a stage has 128 elements of it.
+//
+// Of 8-bit floats tensor cores keep about 14 significant bits of a sum. So the products of a stage are summed in registers
+// of their own, and that sum is promoted: ordinary instructions, which round to nearest, add it to the accumulators. A
+// stage is as long as a block of quantization scales along K, and with kScaled 2 the promotion multiplies by those of the
+// row and of the column. Each 64-row fragment is promoted before the wgmmas of the next one are issued, so that they share
+// the registers of the sum; meanwhile the wgmmas of the other consumer keep the tensor cores busy.
+//
+// The sums of int8 are exact int32, modulo 2^32: they need no promotion, and the plain main loop serves.
+#pragma once
+#include "f16_emulation.cuh"
+
+// Scales of a warpgroup's rows and of the tile's columns in one block of K: copied to shared memory while the block before is
+// multiplied. There are two buffers, used in turn.
+struct BlockScales {
+    u32 buffer;
+
+    // Starts to copy those of a block. `number` counts the blocks of all work tiles.
+    DEVICE void copy(const Params& p, const TileCoord& at, TileContext ctx, int block, u32 number) {
+        buffer = ctx.smem + SMEM_SCALES_OFFSET + (2 * ctx.warpgroup + number % 2) * SMEM_SCALES_BYTES;
+        copy_side<64 * kNumFragments>(p.row_scales, buffer, at.row0, p.m, block, at.batch);
+        const int column0 = at.column0 - rank_k(ctx.cta_rank) * OUT_N;  // CTAs that share K multiply whole tiles
+        copy_side<BLOCK_N>(p.column_scales, buffer + 256 * kNumFragments, column0, p.n, block, at.batch);
+        copy_commit();
+    }
+
+    // Those of `count` rows or columns from `first` on, of which there are `end`.
+    template <u32 count>
+    DEVICE static void copy_side(const Scales& scales, u32 to, int first, int end, int block, int batch) {
+#pragma unroll
+        for (u32 i = 0; i < count; i += 128) {
+            const u32 mine = i + threadIdx.x % 128;
+            const int element = first + static_cast<int>(mine);
+            if (mine >= count) continue;
+            if (scales.at == nullptr)
+                store_float(to + 4 * mine, 1.0f);
+            else
+                copy_word_async(to + 4 * mine, scales.find(element, block, batch), element < end);
+        }
+    }
+
+    // Waits until all of them are there, and all threads have read those of the block before.
+    DEVICE void arrive(TileContext ctx) const {
+        copy_wait<0>();
+        named_sync(1 + ctx.warpgroup, 128);
+    }
+
+    DEVICE float row(TileContext ctx, u32 fragment, u32 half) const {
+        return load_float(buffer + 4 * (64 * fragment + 16 * ctx.warp + ctx.lane / 4 + 8 * half));
+    }
+
+    // Of this thread's columns of 8-column block `j`.
+    DEVICE void columns_of(TileContext ctx, u32 j, float (&to)[2]) const {
+        load_shared_pair(buffer + 4 * (64 * kNumFragments + 8 * j + 2 * (ctx.lane % 4)), to);
+    }
+};
+
+// Adds the sum of a block, times its scales, to the accumulators of a fragment.
+DEVICE void promote_block(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], const BlockScales& scales,
+                          TileContext ctx, u32 fragment) {
+    if constexpr (kScaled != 2) {
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N / 2; ++i) sums[i] += part[i];
+        return;
+    }
+    constexpr u32 AT_ONCE = 4;  // 8-column blocks whose scales are loaded together
+    const float row[2] = {scales.row(ctx, fragment, 0), scales.row(ctx, fragment, 1)};
+#pragma unroll
+    for (u32 first = 0; first < BLOCK_N / 8; first += AT_ONCE) {
+        float column[AT_ONCE][2];
+#pragma unroll
+        for (u32 j = 0; j < AT_ONCE && first + j < BLOCK_N / 8; ++j) scales.columns_of(ctx, first + j, column[j]);
+#pragma unroll
+        for (u32 r = 0; r < 4 * AT_ONCE && 4 * first + r < BLOCK_N / 2; ++r) {
+            const u32 at = 4 * first + r;
+            sums[at] = fmaf(part[at], row[r / 2 % 2] * column[r / 4][r % 2], sums[at]);
+        }
+    }
+}
+
+DEVICE void accumulate_float8(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
+                              Stagger& stagger, u32& blocks) {
+    const TileCoord at(work, ctx);
+    BlockScales now, next;
+    clear(acc);
+    stagger.wait(ctx, work.k_blocks);
+    if constexpr (kScaled == 2) next.copy(p, at, ctx, work.first_k_block, blocks++);
+    for (int block = 0; block < work.k_blocks; ++block) {
+        now = next;
+        barrier_wait(ctx.full_barrier(pipe.stage), pipe.parity);
+        const u32 stage = ctx.stage_address(pipe.stage);
+        const u64 a = make_smem_desc(false, stage + ctx.tile_part() * kNumFragments * FRAGMENT_BYTES);
+        const u64 b = make_smem_desc(false, stage + SMEM_B_OFFSET);
+#pragma unroll
+        for (u32 i = 0; i < kNumFragments; ++i) {
+            Sum part[BLOCK_N / 2] WRITTEN_BY_WGMMA;
+            wgmma_fence();
+#pragma unroll
+            for (u32 step = 0; step < kNumKSteps; ++step)
+                wgmma(part, a + (i * FRAGMENT_BYTES + step * kStepBytesA) / 16, b + step * kStepBytesB / 16, step > 0);
+            wgmma_commit();
+            if (i + 1 == kNumFragments) stagger.issued(ctx, block, work.k_blocks);
+            if (kScaled == 2 && i == 0) {
+                now.arrive(ctx);
+                if (block + 1 < work.k_blocks) next.copy(p, at, ctx, work.first_k_block + block + 1, blocks++);
+            }
+            wgmma_wait<0>();
+#pragma unroll
+            for (u32 j = 0; j < BLOCK_N / 2; ++j) pin(part[j]);
+            if (i + 1 == kNumFragments) ctx.release(pipe.stage);
+            promote_block(acc[i], part, now, ctx, i);
+        }
+        pipe.advance();
+    }
+}

@@ -15,13 +15,18 @@ try:
     from gemmhub._doors.torch.mode import use
     from gemmhub._doors.torch.nn import Linear
     from gemmhub._doors.torch.override import Override, override
+    from gemmhub._doors.torch.quantized_linear import QuantizedLinear
+    from gemmhub._doors.torch.quantized_model import Quantized, quantize_
 except ModuleNotFoundError as error:
     raise install.missing(error, __name__, "torch", "torch") from None
 
 if TYPE_CHECKING:
     from gemmhub._doors.torch.parallel import ColumnParallel, RowParallel
 
-__all__ = ["Accelerated", "ColumnParallel", "Linear", "Override", "RowParallel", "accelerate", "override", "use"]
+__all__ = [
+    "Accelerated", "ColumnParallel", "Linear", "Override", "Quantized", "QuantizedLinear", "RowParallel", "accelerate",
+    "override", "quantize_", "use",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,9 @@ from gemmhub._base.timing import interleave
 from gemmhub._base.wording import counted, instance, unexpected
 from gemmhub._call.options import pins_rows
 from gemmhub._doors.torch import calls
-from gemmhub._doors.torch.nn import Linear, convert, reason_to_leave, revert
+from gemmhub._doors.torch.nn import ITSELF, Linear, convert, listed, reason_to_leave, revert
+from gemmhub._doors.torch.packed_weights import KeepsPacked
+from gemmhub._doors.torch.quantized_linear import QuantizedLinear
 from gemmhub.errors import InputError
 
 
@@ -27,13 +29,13 @@ class Accelerated:
     """Names of the layers that gemmhub computed before the call; they keep their options."""
     left: dict[str, str]
     """Names of other modules with a weight matrix, with the reason why each is unchanged."""
-    _layers: tuple[Linear, ...] = field(default=(), compare=False)
+    _layers: tuple[KeepsPacked, ...] = field(default=(), compare=False)
     _changed: list[Linear] = field(default_factory=list, compare=False)
 
     @property
     def packed_bytes(self) -> int:
         """Bytes that packed weights of the layers hold now, beside the weights themselves."""
-        return sum(layer.packed_bytes for layer in self._layers if isinstance(layer, Linear))
+        return sum(layer.packed_bytes for layer in self._layers if isinstance(layer, KeepsPacked))
 
     def undo(self) -> None:
         """Let torch compute the layers that this acceleration changed, and free their packed weights.
@@ -60,15 +62,12 @@ class Accelerated:
         return f"<{type(self).__name__}: {self._summary()}>"
 
     def __str__(self) -> str:
-        return "\n".join([self._summary(), *(f"  {name or _ITSELF}: {reason}" for name, reason in self.left.items())])
-
-
-_ITSELF = "the model itself"
+        return "\n".join([self._summary(), *(f"  {name or ITSELF}: {reason}" for name, reason in self.left.items())])
 
 
 def _counted(names: Collection[str], noun: str) -> str:
     """The number of modules in words. The model itself, whose name is empty, is named: it is then the only one."""
-    return counted(len(names), noun) + (f" ({_ITSELF})" if "" in names else "")
+    return counted(len(names), noun) + (f" ({ITSELF})" if "" in names else "")
 
 
 def accelerate(
@@ -135,7 +134,7 @@ def accelerate(
     slower: dict[Any, str] = {}
     try:
         for name, module in model.named_modules():
-            reason = reason_to_leave(module)
+            reason = "" if isinstance(module, QuantizedLinear) else reason_to_leave(module)
             names = already
             if not reason and type(module) is torch.nn.Linear:
                 names = replaced
@@ -148,7 +147,7 @@ def accelerate(
             if not reason:
                 names.append(name)
                 layers.append(module)
-            elif getattr(getattr(module, "weight", None), "ndim", 0) == 2 or isinstance(module, torch.nn.Linear):
+            elif listed(module):
                 left[name] = reason
             elif isinstance(module, torch.nn.MultiheadAttention):
                 left[name] = "a MultiheadAttention: it multiplies by torch's own functions; see gemmhub.torch.use()"
@@ -168,7 +167,7 @@ def _measurable(model: torch.nn.Module, rows: Any) -> None:
             continue
         if module.weight.is_meta or type(module.weight) not in (torch.Tensor, torch.nn.Parameter):
             raise InputError(
-                "measure", f"{rows} rows, and the weight of {name or _ITSELF} is sharded, or on the device "
+                "measure", f"{rows} rows, and the weight of {name or ITSELF} is sharded, or on the device "
                 "meta", "weights that are plain tensors with memory", "load the weights first, or leave measure= out",
             )  # fmt: skip
 

@@ -90,6 +90,14 @@ def fold(x: Tensor, shape: Any, dtype: Any, factor: Any = 1) -> Tensor:
     return x if x.dtype is dtype else x.to(dtype)
 
 
+def rounded(x: Tensor, dtype: Any) -> Tensor:
+    """``x`` as a result of ``dtype``, which saturates in float8, where torch's own conversion may give NaN."""
+    if dtype.itemsize == 1 and dtype.is_floating_point:
+        largest = torch.finfo(dtype).max
+        x = x.clamp(-largest, largest)
+    return x.to(dtype)
+
+
 def alike(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Both tensors in their common wider dtype: a saved operand may be narrower than the gradient, or wider."""
     if x.dtype is y.dtype:

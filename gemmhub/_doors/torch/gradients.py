@@ -26,6 +26,7 @@ from gemmhub._arrays.torch.operands import epilogue_dtype
 from gemmhub._call.options import pins_rows
 from gemmhub._doors.torch import activations, adjoints, scales, shapes
 from gemmhub.epilogues import EPILOGUES
+from gemmhub.errors import DTypeError
 from gemmhub.operands import OPERANDS
 
 Tensor = Any
@@ -135,7 +136,7 @@ def backward(ctx: Any, grad: Tensor | None, of_argument: Tensor | None) -> tuple
     grads: dict[str, Tensor | None] = {}
     kept = dict(zip(call.saved, rest))
     wanted = {name for name, wants_it in zip(call.names, wants) if wants_it}
-    ends = "activation" in call.options or "scale_out" in kept or call.dtype not in adjoints.DIRECT
+    ends = "activation" in call.options or "scale_out" in kept
     if grad is None or of_argument is not None or ends:
         grad, grads["scale_out"] = _of_argument(call, a, b, kept, grad, of_argument, "scale_out" in wanted)
     assert grad is not None
@@ -199,10 +200,9 @@ def _of_argument(
     call: Kept, a: Tensor | None, b: Tensor | None, kept: Mapping[str, Tensor], grad: Tensor | None,
     of_argument: Tensor | None, scaled: bool,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The gradient of what the activation is applied to, in the result's dtype (float32 for float8), and that of
-    scale_out where it is ``scaled``.
+    """The gradient of what the activation is applied to, in the result's dtype, and that of scale_out where it is
+    ``scaled``.
     """
-    dtype = call.dtype if call.dtype in adjoints.DIRECT else torch.float32
     name, factor, of_factor = call.options.get("activation"), kept.get("scale_out"), None
     if grad is not None and (name is not None or factor is not None):
         wide = _wide(call)
@@ -220,7 +220,7 @@ def _of_argument(
     if of_argument is not None:
         grad = of_argument if grad is None else grad.to(of_argument.dtype) + of_argument
     assert grad is not None
-    return grad.to(dtype), of_factor
+    return grad.to(call.dtype), of_factor
 
 
 def _through_scales(
@@ -291,6 +291,11 @@ def forward(ctx: Any, of_a: Tensor | None, of_b: Tensor | None, *of_others: Tens
     """The tangent of the result (forward mode), summed in the accumulator's dtype; an operand may have none."""
     a, b, *others = ctx.saved_tensors
     call: Kept = ctx.call
+    if call.dtype not in adjoints.DIRECT:
+        raise DTypeError(
+            "out_dtype", f"{call.dtype} in forward mode: the tangent of a result has its dtype",
+            "dtypes of 16 bits or more with tangents", "give out_dtype=torch.bfloat16",
+        )  # fmt: skip
     named, along = dict(zip(call.names, others)), dict(zip(call.names, of_others))
     multiply, options, wide, name = call.computed.multiply, call.options, _wide(call), call.options.get("activation")
     shape = shapes.product(a, b)

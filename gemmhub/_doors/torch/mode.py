@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from gemmhub import api
 from gemmhub._arrays.plugin_arrays import plugin_arrays
@@ -99,6 +99,15 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
             if equation is not None:
                 return one_product(equation, _operands(arguments), self.options)
         return function(*arguments, **named)
+
+
+def options() -> dict[str, Any]:
+    """The options of the blocks of :class:`use` around this call, the innermost block's before the others'."""
+    found: dict[str, Any] = {}
+    for block in _get_current_function_mode_stack():
+        if isinstance(block, use):
+            found |= block.options
+    return found
 
 
 def _untraced(analyse: Callable[..., Any], *arguments: Any) -> Any:

@@ -14,11 +14,12 @@ from gemmhub.errors import InputError
 
 Tensor = Any
 
-
+ITSELF = "the model itself"
+"""The name in reports of a model that is a layer."""
 _PLAIN = (torch.float64, torch.complex64, torch.complex128)
 
 
-class Linear(torch.nn.Linear):
+class Linear(packed_weights.KeepsPacked, torch.nn.Linear):
     """Compute ``activation(x @ weight.T + bias)`` in one product of gemmhub.
 
     It is a :class:`torch.nn.Linear` with the same parameters, initial values and ``state_dict``; ``precision``,
@@ -62,7 +63,6 @@ class Linear(torch.nn.Linear):
 
     __jit_ignored_attributes__ = ("options", "_held")
     __jit_unused_properties__ = ("packed_bytes",)
-    _held: Any = None
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
@@ -78,7 +78,7 @@ class Linear(torch.nn.Linear):
         reproducible: str | None = None, backend: str | None = None, packed: bool = False,
     ) -> Linear:  # fmt: skip
         """Return a layer that shares the parameters of ``linear``. InputError unless it is a plain torch.nn.Linear."""
-        reason = reason_to_leave(linear) or _computed(linear)
+        reason = reason_to_leave(linear) or reason_not_to_share(linear)
         if reason:
             raise InputError("linear", reason, "a torch.nn.Linear")
         made = cls.__new__(cls)
@@ -100,24 +100,6 @@ class Linear(torch.nn.Linear):
         self.activation, self.precision = activation, precision
         self.reproducible, self.backend = reproducible, backend
         self.packed = packed
-
-    @property
-    def packed_bytes(self) -> int:
-        """Bytes that the packed form of the weight holds now."""
-        held = self._held
-        return 0 if held is None else held.nbytes
-
-    def drop_packed(self) -> None:
-        """Free the packed form of the weight; the next call without gradients packs it again."""
-        self.__dict__.pop("_held", None)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "weight":  # FSDP sets a weight again after writes that it hides from the version counter
-            self.drop_packed()
-        super().__setattr__(name, value)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: x for name, x in self.__dict__.items() if name != "_held"}
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the result, of shape (..., out_features), for ``input`` of shape (..., in_features)."""
@@ -230,7 +212,12 @@ def reason_to_leave(module: Any) -> str:
     return ""
 
 
-def _computed(module: Any) -> str:
+def listed(module: Any) -> bool:
+    """Whether reports name a module that is unchanged: it has a weight matrix, or is a linear layer."""
+    return getattr(getattr(module, "weight", None), "ndim", 0) == 2 or isinstance(module, torch.nn.Linear)
+
+
+def reason_not_to_share(module: Any) -> str:
     """The reason why another layer cannot share the parameters of this one; empty where it can."""
     for name in ("weight", "bias"):
         if name not in module._parameters:

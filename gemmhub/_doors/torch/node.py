@@ -22,7 +22,8 @@ from gemmhub._base.registered import Replay
 from gemmhub._call.options import refuse_recorded
 from gemmhub._doors.torch import arguments, gradients
 from gemmhub._doors.torch.gradients import READ, Computed, Kept, needs_argument
-from gemmhub.errors import InputError, OutputError
+from gemmhub.dtypes import as_dtype, saturates
+from gemmhub.errors import DTypeError, InputError, OutputError
 from gemmhub.operands import WRITTEN
 
 Tensor = Any
@@ -57,6 +58,16 @@ def refuse_written(options: Mapping[str, Any]) -> None:
                 f"pass {name}=True, which returns a new tensor" if makes
                 else f"drop {name}=, or call under torch.no_grad()",
             )  # fmt: skip
+
+
+def refuse_saturated(out_dtype: Any) -> None:
+    """Raise DTypeError for the result dtype of a recorded product whose gradient torch would round to float8."""
+    if out_dtype is not None and saturates(as_dtype(out_dtype)):
+        raise DTypeError(
+            "out_dtype", f"{as_dtype(out_dtype)} where an operand requires grad: torch rounds the gradient of a tensor "
+            "to its dtype", "dtypes of 16 bits or more with tensors that require grad",
+            "give out_dtype=torch.bfloat16, or call under torch.no_grad()",
+        )  # fmt: skip
 
 
 def unrecorded_out(name: str) -> OutputError:
@@ -123,6 +134,8 @@ class Product(_SingleLevelFunction):
     @staticmethod
     def forward(ctx: Any, call: Call, a: Tensor, b: Tensor, *others: Tensor) -> Any:
         replay, computed, options, names, writes = call
+        if "out_dtype" in options and any(ctx.needs_input_grad):
+            refuse_saturated(options["out_dtype"])
         out = argument = None
         if writes:
             out, argument = computed.both(a, b, **options)

@@ -23,11 +23,11 @@ from torch.utils import flop_counter
 
 from gemmhub import api, dtypes
 from gemmhub._arrays.torch import tensors
-from gemmhub._arrays.torch.operands import epilogue_dtype, output_dtype, torch_dtypes
+from gemmhub._arrays.torch.operands import epilogue_dtype, output_dtype, sums_dtype, torch_dtypes
 from gemmhub._base.wording import instance
 from gemmhub._call.describe import describe, product_shapes
 from gemmhub._call.options import Options, pins_rows, refuse_recorded, request, unknown
-from gemmhub._doors.torch import activations, gradients, node, shapes
+from gemmhub._doors.torch import activations, adjoints, gradients, node, shapes
 from gemmhub._doors.torch.vmap import batched
 from gemmhub.errors import GemmhubError, InputError, ShapeError
 from gemmhub.operands import OPERANDS, WRITTEN
@@ -81,7 +81,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, stream: Any = Non
         if not argument:
             return torch.ops.gemmhub.matmul.default(a, b, *values)
         result, before = torch.ops.gemmhub.matmul_pre_activation.default(a, b, *values)
-        return result, before.to(result.dtype)
+        return result, before.to(_sums_dtype(a.dtype, b.dtype, result.dtype))
     return _write(a, b, out, values, written)
 
 
@@ -93,7 +93,8 @@ def _write(a: Tensor, b: Tensor, out: Tensor | None, values: list[Any], written:
         shape = shapes.product(a, b)
         dtype = _output_dtype(a.dtype, b.dtype, arguments["out_dtype"]) if out is None else out.dtype
         if argument:
-            written = {**written, "pre_activation": a.new_empty(shape, dtype=dtype)}
+            before = a.new_empty(shape, dtype=_sums_dtype(a.dtype, b.dtype, dtype))
+            written = {**written, "pre_activation": before}
         if out is None:
             out = a.new_empty(_columns([*shape], b, values), dtype=dtype)
     torch.ops.gemmhub.matmul_out.default(a, b, out, *values, *(written.get(name) for name in WRITTEN))
@@ -108,6 +109,11 @@ def _torch_dtype(wanted: Any) -> Any:
 @torch.compiler.assume_constant_result
 def _output_dtype(*operand_dtypes: Any) -> Any:
     return output_dtype(*operand_dtypes)
+
+
+@torch.compiler.assume_constant_result
+def _sums_dtype(*known: Any) -> Any:
+    return sums_dtype(*known)
 
 
 def _options(values: Sequence[Any]) -> dict[str, Any]:
@@ -334,7 +340,7 @@ def _vmap(argument: bool) -> Callable[..., Any]:
         result = before if activation is None else activations.activated(activation, before)
         if "scale_out" in called.after:
             result = result * called.after["scale_out"]
-        result = called.result(result.to(dtype))
+        result = called.result(adjoints.rounded(result, dtype))
         return ((result, called.result(before)), (0, 0)) if argument else (result, 0)
 
     return run

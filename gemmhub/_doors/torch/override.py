@@ -75,6 +75,12 @@ _replaced: list[Any] = []
 thread may be on its way to one of its kernels. Without an active override they call torch's."""
 
 
+def options() -> dict[str, Any]:
+    """The options of the active override; none without one."""
+    active = _active
+    return {} if active is None else dict(active._options)
+
+
 class Override:
     """torch's products in gemmhub, for the whole process; what :func:`override` returns.
 

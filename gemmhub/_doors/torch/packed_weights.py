@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from gemmhub._arrays.torch import tensors
 from gemmhub._base.evicting import keep
 from gemmhub._call import pack
 from gemmhub._call.plan import Plan
-from gemmhub.errors import GemmhubError
+from gemmhub.errors import GemmhubError, NoBackendError
 from gemmhub.kit import locks
 from gemmhub.packed import PackedB
 
@@ -66,16 +66,17 @@ class PackedWeight:
 
     def product(self, a: Tensor, weight: Tensor, options: Mapping[str, Any]) -> Tensor | None:
         """The product of ``a`` and the packed weight; None where the weight itself is expected to be as fast."""
-        bias = options.get("bias")
-        others = tuple((name, value) for name, value in options.items() if name != "bias")
-        key = a.shape, a.stride(), None if bias is None else bias.dtype, others
+        operands = {name: x for name, x in options.items() if isinstance(x, torch.Tensor)}
+        others = tuple((name, x) for name, x in options.items() if name not in operands)
+        described = tuple((name, x.dtype, x.shape, x.stride()) for name, x in operands.items())
+        key = a.shape, a.stride(), described, others
         try:
             if key not in self._plans:
                 keep(self._plans, key, self._planned(a, weight, options), _PLANS)
             plan, packed = self._plans[key] or (None, None)
             if plan is None:
                 return None
-            result: Tensor = plan(a, packed) if bias is None else plan(a, packed, bias=bias)
+            result: Tensor = plan(a, packed, **operands)
         except (GemmhubError, KeyError):  # another thread has evicted the plan
             return None  # the call with the weight itself runs, or reports the reason
         return result
@@ -89,7 +90,38 @@ class PackedWeight:
         packed = self._packed
         if packed is None:
             packed = self._packed = api.pack(b, m=rows, backend=backend, reproducible=options.get("reproducible"))
-        return (api.plan(a, packed, **options), packed) if packed.backend == backend else None
+        if packed.backend != backend:
+            return None
+        try:
+            return api.plan(a, packed, **options), packed
+        except NoBackendError:  # the backend packs such a weight, and does not take all of the product's operands
+            if not any(self._plans.values()):
+                self._packed = None
+            return None
+
+
+class KeepsPacked(torch.nn.Module):
+    """A layer that may keep its parameter ``weight`` packed: beside it, and outside of ``state_dict`` and copies."""
+
+    _held: Any = None
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes that the packed form of the weight holds now."""
+        held = self._held
+        return 0 if held is None else held.nbytes
+
+    def drop_packed(self) -> None:
+        """Free the packed form of the weight; the next call without gradients packs it again."""
+        self.__dict__.pop("_held", None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight":  # FSDP sets a weight again after writes that it hides from the version counter
+            self.drop_packed()
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in self.__dict__.items() if name != "_held"}
 
 
 def product(layer: Any, a: Tensor, options: Mapping[str, Any]) -> Tensor | None:
@@ -99,8 +131,7 @@ def product(layer: Any, a: Tensor, options: Mapping[str, Any]) -> Tensor | None:
     one on the CPU. The packed form is then dropped.
     """
     weight: Tensor = layer._parameters.get("weight")
-    bias = options.get("bias")
-    if not _takes(a, weight, bias):
+    if not _takes(a, weight, [x for x in options.values() if isinstance(x, torch.Tensor)]):
         layer.drop_packed()
         return None
     held = layer._held
@@ -110,16 +141,16 @@ def product(layer: Any, a: Tensor, options: Mapping[str, Any]) -> Tensor | None:
     return result
 
 
-def _takes(a: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+def _takes(a: Tensor, weight: Tensor, operands: Sequence[Tensor]) -> bool:
     if a.__class__ is not torch.Tensor or weight.__class__ is not torch.nn.Parameter:
         return False
-    if bias is not None and bias.__class__ not in (torch.Tensor, torch.nn.Parameter):
+    if any(x.__class__ not in (torch.Tensor, torch.nn.Parameter) for x in operands):
         return False
     if _autocast() or tensors.traced((a, weight)):  # first: a trace of torch.jit has tensors for sizes
         return False
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (a, weight, bias)):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (a, weight, *operands)):
         return False
-    if not (a.is_cpu and weight.is_cpu and a.dtype is weight.dtype and weight.dtype.is_floating_point):
+    if not (a.is_cpu and weight.is_cpu and a.dtype is weight.dtype and not weight.dtype.is_complex):
         return False
     if weight.is_inference() or weight.is_shared() or any(x.is_neg() or x.is_conj() for x in (a, weight)):
         return False  # an inference tensor counts no writes, and another process may write into shared memory

@@ -16,13 +16,14 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmhub import api, dtypes
-from gemmhub._arrays.torch.operands import output_dtype, torch_dtypes
+from gemmhub._arrays.torch.operands import epilogue_dtype, output_dtype, torch_dtypes
 from gemmhub._base.wording import instance
 from gemmhub._call.options import pins_rows, refuse_operands, refuse_recorded
 from gemmhub._doors.torch import activations, adjoints, collectives, gradients, node, overlapped, repeated
 from gemmhub._doors.torch.placements import Sizes, Split, choose, placed, scattered
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
+from gemmhub.operands import addend_dtypes
 from gemmhub.verdict import Decision, Partition
 
 Tensor = Any
@@ -95,7 +96,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Tensor:
 
 def _keep(key: Any, a: DTensor, b: DTensor, options: dict[str, Any], result: DTensor) -> None:
     """Keep this product prepared for its call signature, where its moves are single collectives, in one chunk."""
-    split, shape, _, dtype, wide = facts(a, b, options)
+    split, shape, _, dtype, wide, ends = facts(a, b, options)
     mesh = a.device_mesh
     changes = [
         (tuple(a.shape), placed(a.placements, a.ndim), split.a), (tuple(b.shape), placed(b.placements, b.ndim), split.b)
@@ -115,7 +116,8 @@ def _keep(key: Any, a: DTensor, b: DTensor, options: dict[str, Any], result: DTe
 
         def after(part: Tensor) -> Tensor:
             part = part if total is None else total(part)
-            return (part if name is None else activations.activated(name, part)).to(dtype)
+            part = part.to(ends)
+            return adjoints.rounded(part if name is None else activations.activated(name, part), dtype)
 
     repeated.keep(key, repeated.Prepared(moves[0], moves[1], local_options, after, result._spec))
 
@@ -168,6 +170,8 @@ class Facts(NamedTuple):
     """torch's, of the result."""
     wide: Any
     """torch's, of the accumulator."""
+    ends: Any
+    """torch's, of the epilogue."""
 
 
 def facts(a: DTensor, b: DTensor, options: Mapping[str, Any]) -> Facts:
@@ -212,7 +216,7 @@ def _settled(
                 f'redistribute {name}, or pass reproducible="run"',
             )  # fmt: skip
     split = choose(sizes, *before)
-    return Facts(split, shape, _strides(shape), dtype, wide)
+    return Facts(split, shape, _strides(shape), dtype, wide, epilogue_dtype(a_dtype, b_dtype, dtype))
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -246,7 +250,7 @@ def ended(analysis: Facts, mesh: Any, activation: str | None) -> tuple[tuple[int
 def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
     """The product of matrices or stacks of them, whose gradients are those of its parts."""
     analysis = facts(a, b, options)
-    split, shape, strides, dtype, wide = analysis
+    split, shape, strides, dtype, wide, ends = analysis
     mesh = a.device_mesh
     result_shape, result_strides = ended(analysis, mesh, options.get("activation"))
     gated = result_shape != shape  # in chunks of columns, pairs would be apart
@@ -269,8 +273,9 @@ def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
         return _global(part, mesh, split.out, result_shape, result_strides)
     alone = {name: x for name, x in options.items() if name not in _LATER}
     for name in ("c", "bias"):
-        if options.get(name) is not None and options[name].dtype not in (dtype, wide):
-            raise DTypeError(name, f"dtype {options[name].dtype}", f"{dtype} or {wide}", "convert it")
+        allowed = _addends(dtype, wide)
+        if options.get(name) is not None and options[name].dtype not in allowed:
+            raise DTypeError(name, f"dtype {options[name].dtype}", " or ".join(map(str, allowed)), "convert it")
     scattering = overlapped.scattering(shape, wide, split.partial, split.out, mesh)
     if scattering is not None:
         result = overlapped.scattered(local_a, local_b, mesh, scattering, wide, alone)
@@ -279,12 +284,12 @@ def multiplied(a: DTensor, b: DTensor, **options: Any) -> DTensor:
         result = collectives.moved(part, shape, mesh, split.partial, split.out) if collectives.eager() else None
         if result is None:
             result = local(_global(part, mesh, split.partial, shape, strides), split.out)
-    finished = _finished(result, options, split, shape, dtype)
+    finished = _finished(result.to(ends), options, split, shape, dtype)
     return _global(finished, mesh, split.out, result_shape, result_strides)
 
 
 def _finished(x: Tensor, options: Mapping[str, Any], split: Split, shape: tuple[int, ...], dtype: Any) -> Tensor:
-    """The result after addend, bias and activation, in the accumulator's dtype until it is rounded once."""
+    """The result after addend, bias and activation, in the epilogue's dtype until it is rounded once."""
     c, bias, beta = options.get("c"), options.get("bias"), options.get("beta", 0)
     if c is not None and beta != 0:
         x = x + beta * local(c, _beside(c, split.out, shape), split.out).to(x.dtype)
@@ -293,7 +298,14 @@ def _finished(x: Tensor, options: Mapping[str, Any], split: Split, shape: tuple[
     activation = options.get("activation")
     if activation is not None:
         x = activations.activated(activation, x)
-    return x.to(dtype)
+    return adjoints.rounded(x, dtype)
+
+
+@torch.compiler.assume_constant_result
+def _addends(dtype: Any, wide: Any) -> tuple[Any, ...]:
+    """torch's dtypes of addends."""
+    to_ours, to_torch = torch_dtypes()
+    return tuple(to_torch[x] for x in addend_dtypes(to_ours[dtype], to_ours[wide]))
 
 
 def _beside(x: DTensor, out: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:

@@ -1,0 +1,1 @@
+"""Audits of matrix libraries: the kit's cases against any implementation, by what it claims."""

@@ -13,7 +13,8 @@ element, with S = |alpha| |scale_a| |A| |B| |scale_b| + |beta| |C| + |bias| (a m
 - ``u`` is the unit roundoff of the accumulator, enlarged where tensor cores add by aligning and truncating.
 - ``slope`` bounds the derivative of the activation, ``evaluation`` the error of computing it. A gated activation
   multiplies two such errors by the other factor of its pair, and costs a rounding, as ``scale_out`` does.
-- ``u_out`` is the rounding to a result dtype narrower than the accumulator.
+- ``u_out`` is the rounding to a result dtype narrower than the accumulator. A result of float8 is compared with the
+  exact one within the range of its dtype, as it saturates.
 - ``tiny`` covers results below the normal range of the accumulator, ``tiny_out`` below that of the result. Scales
   and alpha may be multiplied in any order: a partial product that underflows counts with all factors above 1.
 
@@ -36,7 +37,7 @@ from gemmhub._base.error_model import ErrorModel as ErrorModel
 from gemmhub._base.error_model import error_model as error_model
 from gemmhub._base.error_model import gamma as gamma
 from gemmhub._base.inner_products import widen as widen
-from gemmhub.dtypes import DType, compute_dtype, info
+from gemmhub.dtypes import DType, compute_dtype, epilogue_dtype, info
 from gemmhub.epilogues import EPILOGUES, NUMPY
 from gemmhub.operands import BLOCK, OPERANDS
 from gemmhub.problem import GemmProblem
@@ -129,8 +130,12 @@ class Reference:
             return np.where(computed == self.value, 0.0, np.inf)
         got, model = widen(computed), self.model
         with np.errstate(all="ignore"):
-            error = np.abs(got - self.value)
+            value = np.clip(self.value, -model.largest, model.largest) if model.saturates else self.value
+            error = np.abs(got - value)
             ratio = np.where(error == 0.0, 0.0, error / self.bound)
+            wrong: Array = np.False_
+            if model.saturates:  # the largest number stands for infinity, which is no result
+                wrong, got = np.isinf(got), np.where(np.abs(got) == model.largest, got * inf, got)
             strange, nan = ~np.isfinite(got), np.isnan(got)
             if got.dtype.kind == "c":
                 same = strange  # which part is NaN or infinite depends on the order of operations
@@ -146,7 +151,7 @@ class Reference:
                 same, beyond = same | self.overflow, beyond | self.overflow
             excused = np.where(self.clean, beyond | self.unjudged, same)
             ratio = np.where(np.isnan(ratio) | ~np.asarray(self.clean), np.inf, ratio)
-            return np.where(excused, 0.0, ratio)
+            return np.where(wrong, np.inf, np.where(excused, 0.0, ratio))
 
 
 Term = tuple[complex, Array, int]
@@ -193,13 +198,13 @@ def reference(
     with np.errstate(all="ignore"):
         if not model.exact:
             x = _argument(a, b, parts, alpha, terms, model, plain)
-        elif wanted.kind == "f":
+        elif info(wanted).inexact:
             x = _exact_argument(parts, alpha, terms, compute_dtype(a.dtype, b.dtype, wanted), model, wanted)
         else:
             x = _integers(a, b, alpha, terms, wanted, model)
             result = replace(x, value=activate(x.value, activation))
             return replace(result, pre=None if pre_dtype is None else replace(x, value=x.value.astype(pre_dtype)))
-        arithmetic = model.of_epilogue(wanted)
+        arithmetic = model.of_epilogue(compute_dtype(a.dtype, b.dtype, wanted), wanted) if model.exact else model
         result = x if activation is None else _activated(x, activation, arithmetic)
         pre = None if pre_dtype is None else _rounded(x, arithmetic.of_result(pre_dtype))
         largest = _largest(result, arithmetic.of_result(np.dtype(np.float32))) if amax else None
@@ -272,7 +277,10 @@ def _exact_argument(
     parts: list[tuple[Array, Array, inner_products.Factors]], alpha: complex, terms: list[Term], accumulator: DType,
     model: ErrorModel, wanted: DType,
 ) -> Reference:  # fmt: skip
-    """The argument of the activation where exact integer sums are rounded to ``wanted``, the dtype of the epilogue."""
+    """The argument of the activation where exact integer sums are rounded to the epilogue's dtype, for a result in the
+    dtype ``wanted``.
+    """
+    epilogue = info(epilogue_dtype(accumulator, wanted))
     scale, scales = complex(alpha).real, parts[0][2].count
     # Each sum is rounded, scaled, and added to the others.
     operations = len(parts) + scales + 2 * (alpha != 1) + sum(term[2] for term in terms)
@@ -289,10 +297,10 @@ def _exact_argument(
     for scalar, x, _ in terms:
         term = widen(x) * complex(scalar).real
         value, magnitude = value + term, magnitude + np.abs(term)
-    roundings = gamma(operations, model.output) + gamma(operations, _REFERENCE_ROUNDOFF)
+    roundings = gamma(operations, epilogue.unit_roundoff) + gamma(operations, _REFERENCE_ROUNDOFF)
     # Finite scalars and addends may overflow or underflow in an epilogue computed in the result's dtype.
-    bound = roundings * magnitude + operations * info(wanted).smallest_normal * reach
-    overflow = ~(np.maximum(magnitude, reach) * (1.0 + roundings) < model.largest)
+    bound = roundings * magnitude + operations * epilogue.smallest_normal * reach
+    overflow = ~(np.maximum(magnitude, reach) * (1.0 + roundings) < epilogue.largest)
     return Reference(
         value, np.where(finite, bound, inf), magnitude, model, np.isfinite(magnitude) | ~finite, overflow
     )  # fmt: skip
@@ -316,8 +324,9 @@ def _integers(a: Array, b: Array, alpha: complex, terms: list[Term], wanted: DTy
 def _activated(x: Reference, activation: str, model: ErrorModel) -> Reference:
     """The result of an activation of ``x``, before it is rounded."""
     function, roundoff = EPILOGUES[activation], model.accumulate + _REFERENCE_ROUNDOFF
-    # Where the result is narrower, libraries may use approximations of that accuracy.
-    evaluation = function.evaluation * roundoff + (model.output if function.evaluation else 0.0)
+    # Libraries may use approximations of a 16-bit result's accuracy; of float8's and of integers' they use none.
+    approximate = function.evaluation and not (model.saturates or model.exact)
+    evaluation = function.evaluation * roundoff + (model.output if approximate else 0.0)
     masks = (np.broadcast_to(mask, np.shape(x.value)) for mask in (x.clean, x.overflow, x.loose))
     parts, errors, clean, overflow, loose = map(function.split, (x.value, x.bound, *masks))
     bound = function.bound(parts, errors, evaluation, roundoff, model.underflow)
@@ -352,7 +361,11 @@ def _scaled(x: Reference, scale: float, model: ErrorModel) -> Reference:
 
 def _rounded(x: Reference, model: ErrorModel) -> Reference:
     """``x`` rounded to the result of ``model``."""
-    bound = x.bound + model.output * (np.abs(x.value) + x.bound) + model.rounding_underflow
+    error, largest = x.bound, np.abs(x.value) + x.bound
+    if model.saturates:  # what is beyond the range by more than its error is the largest number
+        error = np.maximum(0.0, error - np.maximum(0.0, np.abs(x.value) - model.largest))
+        largest = np.minimum(largest, model.largest)
+    bound = error + model.output * largest + model.rounding_underflow
     bound = np.where(np.isinf(x.value), x.bound, bound)
     return replace(x, bound=np.where(np.isnan(bound), inf, bound), model=model)  # 0 times one that is beyond float64
 

@@ -22,9 +22,24 @@ bool, int8 or uint8 with bfloat16            bfloat16    float32
 integers with float16/32/64 or complex       as numpy    the result (at least float32)
 ===========================================  ==========  =================================
 
-``out_dtype`` may replace the result: a real floating product by float16, bfloat16, float32, float64 or either
-complex type; a complex one by either complex type; an integer one by any integer type, float32 or float64. The
-accumulator is never narrower than ``out_dtype``, and never real where ``out_dtype`` is complex.
+``out_dtype`` may replace the result:
+
+====================================  ==========================================================================
+operands                              ``out_dtype``
+====================================  ==========================================================================
+complex, at least one                 complex64, complex128
+float8, float16, bfloat16, float32    float16, bfloat16, float32, float64, complex64, complex128, float8_e4m3fn,
+                                      float8_e5m2
+other real floats, at least one       float16, bfloat16, float32, float64, complex64, complex128
+int8 or uint8 with int8 or uint8      any integer type, float16, bfloat16, float32, float64
+other integers                        any integer type, float32, float64
+bool with bool                        bool, any integer type, float16, float32, float64
+====================================  ==========================================================================
+
+The accumulator is never narrower than ``out_dtype``, and never real where ``out_dtype`` is complex. The epilogue of an
+8-bit integer product is computed in float32, in float64 for a result of that (:func:`epilogue_dtype`). A result of
+float8 saturates as :func:`gemmhub.quantize` does: what is beyond the largest number, infinities too, becomes the
+largest number with its sign, and NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -101,6 +116,11 @@ class DTypeInfo(NamedTuple):
     @property
     def inexact(self) -> bool:
         return self.kind in ("float", "float8", "complex")
+
+
+def saturates(dtype: DType) -> bool:
+    """Return whether numbers beyond the range of a result dtype become its largest number: those of float8 do."""
+    return info(dtype).kind == "float8"
 
 
 @lru_cache(maxsize=256)
@@ -187,9 +207,7 @@ def result_dtype(a: DType, b: DType) -> DType:
     """
     classes = {info(a).kind, info(b).kind}
     if "float8" in classes:
-        raise DTypeError(
-            "out_dtype", f"{a} by {b} has no natural result", "float16, bfloat16, float32, float64", "pass out_dtype="
-        )
+        raise DTypeError("out_dtype", f"{a} by {b} has no natural result", ", ".join(_allowed(a, b)), "pass out_dtype=")
     if a.itemsize == b.itemsize == 1 and classes <= {"int", "uint"}:
         return np.dtype(np.int32)
     if a == b and name_of(a) == "bfloat16":
@@ -209,19 +227,32 @@ def output_dtype(a: DType, b: DType, wanted: DType | None) -> DType:
     """Return the dtype of the product; ``wanted`` is ``out_dtype`` or the dtype of ``out``, None without either."""
     if wanted is None:
         return result_dtype(a, b)
-    classes = {info(a).kind, info(b).kind}
-    allowed: tuple[str, ...]
-    if "complex" in classes:
-        allowed = ("complex64", "complex128")
-    elif classes & {"float", "float8"}:
-        allowed = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-    elif classes == {"bool"}:
-        allowed = tuple(name for name in STANDARD if not name.startswith("complex"))
-    else:
-        allowed = tuple(n for n in STANDARD if n.startswith(("int", "uint"))) + ("float32", "float64")
+    allowed = _allowed(a, b)
     if name_of(wanted) not in allowed:
         raise DTypeError("out_dtype", f"{wanted} for {a} by {b}", ", ".join(allowed), "omit out_dtype= or convert")
     return wanted
+
+
+@lru_cache(maxsize=256)
+def _allowed(a: DType, b: DType) -> tuple[str, ...]:
+    """The names of the dtypes that ``out_dtype`` may be."""
+    facts = info(a), info(b)
+    classes = {x.kind for x in facts}
+    if "complex" in classes:
+        return ("complex64", "complex128")
+    if classes & {"float", "float8"}:
+        floats = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+        narrow = all(x.inexact and x.itemsize <= 4 for x in facts)
+        return floats + ("float8_e4m3fn", "float8_e5m2") * narrow
+    if classes == {"bool"}:
+        return tuple(name for name in STANDARD if not name.startswith("complex"))
+    halves = ("float16", "bfloat16") if _eight_bit(a, b) else ()
+    return (*(n for n in STANDARD if n.startswith(("int", "uint"))), *halves, "float32", "float64")
+
+
+def _eight_bit(a: DType, b: DType) -> bool:
+    """Whether both are int8 or uint8."""
+    return all(x.itemsize == 1 and info(x).kind in ("int", "uint") for x in (a, b))
 
 
 @cache
@@ -229,9 +260,8 @@ def compute_dtype(a: DType, b: DType, out: DType) -> DType:
     """Return the dtype of the accumulator, never narrower than the operands' result or ``out``."""
     classes = {info(a).kind, info(b).kind}
     if classes <= {"bool", "int", "uint"}:
-        eight_bit = all(x.itemsize == 1 and info(x).kind != "bool" for x in (a, b))
         if info(out).kind == "float":
-            return np.dtype(np.int32) if eight_bit else np.dtype(np.float64)
+            return np.dtype(np.int32) if _eight_bit(a, b) else np.dtype(np.float64)
         return out
     wide = {"float64", "complex128"} & {x.name for x in (a, b, out) if info(x).inexact}
     if "float8" not in classes:
@@ -239,6 +269,18 @@ def compute_dtype(a: DType, b: DType, out: DType) -> DType:
     if "complex" in {*classes, info(out).kind}:
         return np.dtype(np.complex128 if wide else np.complex64)
     return np.dtype(np.float64 if wide else np.float32)
+
+
+@lru_cache(maxsize=256)
+def epilogue_dtype(compute: DType, out: DType) -> DType:
+    """Return the dtype that scalars, scales, addends and the activation are computed in: that of the accumulator.
+
+    Sums of integers whose result is floating are converted to the result's dtype first, to float32 where that is
+    narrower.
+    """
+    if info(compute).inexact:
+        return compute
+    return np.dtype(np.float32) if info(out).inexact and out.itemsize < 4 else out
 
 
 _SINGLE = 2.0**-126, _LARGEST["float32"]
@@ -257,9 +299,9 @@ def single(value: complex) -> bool:
 def scaled_dtype(compute: DType, out: DType, alpha: complex, beta: complex) -> DType:
     """Return ``compute``, or float64 (complex128) where alpha or beta overflows or underflows in the epilogue's dtype.
 
-    That dtype is the accumulator's, or the dtype of a floating result of integers.
+    That dtype is :func:`epilogue_dtype`.
     """
-    epilogue = compute if info(compute).inexact else out
+    epilogue = epilogue_dtype(compute, out)
     if name_of(epilogue) not in ("float32", "complex64") or (single(alpha) and single(beta)):
         return compute
     return np.dtype(np.complex128 if epilogue.kind == "c" else np.float64)

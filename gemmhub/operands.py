@@ -173,21 +173,34 @@ class Row(NamedTuple):
         return self.role == "written"
 
 
+def addend_dtypes(out: DType, accumulator: DType) -> tuple[DType, ...]:
+    """The dtypes of addends: the result's, the accumulator's, the epilogue's; float16 and bfloat16 where the result is
+    of float8, because the biases of models in float8 are of 16 bits.
+    """
+    halves = _halves() if dtypes.saturates(out) else ()
+    return tuple(dict.fromkeys((out, *halves, dtypes.epilogue_dtype(accumulator, out), accumulator)))
+
+
 def _result_dtypes(product: Product) -> tuple[DType, ...]:
-    return tuple(dict.fromkeys((product.out_dtype, product.accumulator)))
+    return addend_dtypes(product.out_dtype, product.accumulator)
+
+
+def _halves() -> tuple[DType, DType]:
+    return np.dtype(np.float16), dtypes.as_dtype("bfloat16")
 
 
 def _sum_dtypes(product: Product) -> tuple[DType, ...]:
-    """The dtypes that the sums of an epilogue may be written in: those of :func:`_result_dtypes` but for an accumulator
-    of integers whose result is floating, as the epilogue is then."""
-    floating = dtypes.info(product.out_dtype).inexact
-    return tuple(x for x in _result_dtypes(product) if dtypes.info(x).inexact or not floating)
+    """The dtypes that the sums of an epilogue may be written in: the result's and the epilogue's; float16 and bfloat16
+    for float8, whose range no scale brings them into."""
+    epilogue = dtypes.epilogue_dtype(product.accumulator, product.out_dtype)
+    if dtypes.saturates(product.out_dtype):
+        return (epilogue, *_halves())
+    return tuple(dict.fromkeys((product.out_dtype, epilogue)))
 
 
-def _argument_dtypes(product: Product) -> tuple[DType, ...]:
-    """The dtypes that hold the argument of an activation: it has fractions where the result has."""
-    inexact = dtypes.info(product.out_dtype).inexact
-    return tuple(x for x in _result_dtypes(product) if dtypes.info(x).inexact == inexact)
+def sums_dtype(a: DType, b: DType, out: DType) -> DType:
+    """The dtype of the pre-activation that a call makes: the result's, and of a result of float8 the epilogue's."""
+    return dtypes.epilogue_dtype(dtypes.compute_dtype(a, b, out), out) if dtypes.saturates(out) else out
 
 
 def _float32(product: Product) -> tuple[DType, ...]:
@@ -328,6 +341,20 @@ def _scale_pattern(argument: str) -> Callable[[tuple[int, ...], int, int, int, t
     return pattern
 
 
+def _remedy_of_scale(argument: str, shape: tuple[int, ...], product: Product) -> str:
+    """The remedy for a matrix of factors that fits transposed, or the other operand; empty for others."""
+    other = "scale_b" if argument == "scale_a" else "scale_a"
+    if _fits(argument, shape[::-1], product):
+        return f"pass {argument}.T"
+    return f"it fits {other}: are the two exchanged?" if _fits(other, shape, product) else ""
+
+
+def _fits(argument: str, shape: tuple[int, ...], product: Product) -> bool:
+    sizes, depths = _axes(argument, product)
+    own, inner = shape if argument == "scale_a" else shape[::-1]
+    return own in sizes and inner in depths
+
+
 def _one(x: Array, product: Product) -> Array:
     return flat(x, "scale_out")
 
@@ -357,13 +384,13 @@ OPERANDS: dict[str, Row] = {
             "c", "an addend c", "term", _result_dtypes, _like_result, _matrix,
             lambda product: f"shapes that broadcast to {product.shape}",
             lambda shape, m, n, k, batch: shape == (*batch, m, n),
-            "broadcasts to the product; dtype of the result or of the accumulator; beta times it is added",
+            "broadcasts to the product; dtype of the result or of the accumulator, float32 where 8-bit integers have a "
+            "result of 16 bits, float16 or bfloat16 where the result is of float8; beta times it is added",
         ),
         Row(
             "bias", "a bias", "term", _result_dtypes, lambda x, product: flat(x, "bias"), _bias,
             lambda product: " or ".join(map(str, _bias_axes(product))), _bias_pattern,
-            "(n,) or (1, n), added to every row, or (m, 1), added to every column; dtype of the result or of the "
-            "accumulator",
+            "(n,) or (1, n), added to every row, or (m, 1), added to every column; dtypes as of c",
         ),
         _scale("scale_a", "row"),
         _scale("scale_b", "column"),
@@ -375,7 +402,8 @@ OPERANDS: dict[str, Row] = {
             "pre_activation", "a pre-activation to write", "written", _sum_dtypes, _like_result, _matrix,
             lambda product: f"shape {product.shape}", None,
             "what the activation is applied to; shape of the product; dtype of the result or of the "
-            "accumulator. True makes it, and returns (result, pre-activation)",
+            "accumulator, float32, float16 or bfloat16 where the result is of float8. True makes it, and returns "
+            "(result, pre-activation)",
         ),
         Row(
             "amax", "a largest magnitude to write", "written", _float32, _one_written, _one_describe,
@@ -455,7 +483,7 @@ def described(name: str, x: Array, product: Product) -> tuple[Array, Described]:
     """
     row = OPERANDS[name]
     real = row.role in ("factor", "result") or name == "amax"
-    if real and dtypes.info(product.out_dtype).kind != "float":
+    if real and dtypes.info(product.out_dtype).kind not in ("float", "float8"):
         raise DTypeError(name, f"given for a result of {product.out_dtype}", "real floating results", "give out_dtype=")
     allowed = row.dtypes(product)
     if x.dtype not in allowed:
@@ -469,5 +497,6 @@ def described(name: str, x: Array, product: Product) -> tuple[Array, Described]:
             raise
         description = None
     if description is None:
-        raise ShapeError(name, f"shape {x.shape}", row.shapes(product))
+        remedy = _remedy_of_scale(name, x.shape, product) if row.role == "factor" and x.ndim == 2 else ""
+        raise ShapeError(name, f"shape {x.shape}", row.shapes(product), remedy)
     return native, description

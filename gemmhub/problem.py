@@ -19,6 +19,7 @@ from gemmhub._base.promises import pins_rows
 from gemmhub.capability import CPU, Device
 from gemmhub.dtypes import DType, permits_tf32
 from gemmhub.dtypes import compute_dtype as natural_compute_dtype
+from gemmhub.dtypes import epilogue_dtype as natural_epilogue_dtype
 from gemmhub.epilogues import columns
 from gemmhub.layout import MatrixLayout
 from gemmhub.operands import NO_OPERANDS, Described, Operands
@@ -47,9 +48,9 @@ class GemmProblem:
     out: Operand
     """The result, (..., m, out_columns)."""
     compute_dtype: DType
-    """Dtype of the accumulator and of the epilogue (which is computed in the result's dtype where integers make a
-    floating one). On the CPU it is float64 (complex128) where alpha or beta is out of the range of float32's normal
-    numbers, whatever the operands and the result are; on devices such scalars are refused."""
+    """Dtype of the accumulator; see :attr:`epilogue_dtype`. On the CPU it is float64 (complex128) where alpha or beta
+    is out of the range of float32's normal numbers, whatever the operands and the result are; on devices such scalars
+    are refused."""
     batch: tuple[int, ...] = ()
     """Leading dimensions, broadcast; empty for matrices."""
     operands: Operands = NO_OPERANDS
@@ -163,6 +164,11 @@ class GemmProblem:
         out = self.m * self.out_columns * self.batch_count * self.out.dtype.itemsize
         others = sum(x.layout.distinct_elements * x.dtype.itemsize for x in self.matrices.values())
         return float(a + b + out + others)
+
+    @property
+    def epilogue_dtype(self) -> DType:
+        """The dtype that the epilogue is computed in: :func:`gemmhub.dtypes.epilogue_dtype`."""
+        return natural_epilogue_dtype(self.compute_dtype, self.out.dtype)
 
     @cached_property
     def key(self) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from math import nan
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -38,9 +39,6 @@ BLOCKS = ((1, BLOCK), (BLOCK, 1), (BLOCK, BLOCK))
 
 _Groups = tuple[tuple[int, int], tuple[int, int]]
 """The number of groups, and the length of one, along rows and along columns."""
-
-_SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-126, float(np.finfo(np.float32).max)
-"""A subnormal scale is 0 on devices that flush subnormal numbers."""
 
 
 @overload
@@ -73,7 +71,9 @@ def quantize(
     block : rows and columns of a block: (1, 128), the default (a along k); (128, 1) (b along k); (128, 128) (b along k
         and n).
     scale : a scale to use in place of one computed from x, of the shape and library that would be returned: static and
-        delayed scaling. Elements beyond its range saturate.
+        delayed scaling. Elements beyond its range saturate. Its values are not checked, which would synchronize a
+        device: they must be finite and not 0. By 0 elements become the largest number, or NaN (0 in int8) for 0; by an
+        infinity 0, and by NaN NaN (0 in int8), and ``q * scale`` is NaN.
 
     Returns
     -------
@@ -160,9 +160,11 @@ def _groups(shape: tuple[int, ...], granularity: object, block: object) -> _Grou
         return (1, max(1, rows)), (columns, 1)
     sizes = (1, BLOCK) if block is None else block
     if sizes not in BLOCKS:
+        small = isinstance(sizes, tuple) and not {16, 32}.isdisjoint(sizes)
         raise InputError(
             "block", repr(block), ", ".join(map(str, BLOCKS)),
-            "blocks of 32 and 16 (MX, NV formats) have scales of 8 bits, which no product here takes",
+            "blocks of 32 and 16 (MX, NV formats) have scales of 8 bits, which no product here takes" if small
+            else "pass rows and columns of a block",
         )  # fmt: skip
     of_rows, of_columns = ((size, 1) if n == 1 else (max(1, -(-size // n)), n) for size, n in zip(shape[-2:], sizes))
     return of_rows, of_columns
@@ -170,16 +172,25 @@ def _groups(shape: tuple[int, ...], granularity: object, block: object) -> _Grou
 
 def _scale(x: Array, groups: _Groups, target: DType, library: Any) -> Array:
     """The scale of each group: its largest finite magnitude over the largest number of the dtype."""
-    unread = library.isinf(x) if target.kind == "i" else ~library.isfinite(x)
-    size = library.where(unread, 0.0, abs(x))
+    unread = nan if target.kind == "i" else 0.0
+    size = abs(_finite(x, unread, library))
     (row_count, row_length), (column_count, column_length) = groups
     missing = row_count * row_length - size.shape[-2], column_count * column_length - size.shape[-1]
     if any(missing):
         size = _padded(size, *missing, library)
     size = size.reshape(*size.shape[:-2], row_count, row_length, column_count, column_length)
     largest = size.amax((-3, -1)) if hasattr(size, "amax") else size.max((-3, -1))
-    scale = library.clip(largest / _largest(target), _SMALLEST_SCALE, _LARGEST_SCALE)
+    # A subnormal scale is 0 on devices that flush subnormal numbers. The limits are literals because torch's compiler
+    # makes inputs of global floats with dynamic=True, which the graphs of two autograd.Functions cannot share.
+    scale = library.clip(largest / _largest(target), 2.0**-126, (2 - 2.0**-23) * 2.0**127)
     return _cast(library.where(largest == 0, 1.0, scale), np.dtype(np.float32), library)
+
+
+def _finite(x: Array, of_nan: float, library: Any) -> Array:
+    """``x`` with zeros in place of infinities, and ``of_nan`` of NaN."""
+    if library is np:  # whose nan_to_num takes more passes
+        return np.where(np.isinf(x) if of_nan != of_nan else ~np.isfinite(x), 0.0, x)
+    return library.nan_to_num(x, nan=of_nan, posinf=0.0, neginf=0.0)
 
 
 def _padded(x: Array, rows: int, columns: int, library: Any) -> Array:
@@ -193,7 +204,7 @@ def _rounded(x: Array, target: DType, library: Any) -> Array:
     """``x`` within the range of the dtype, in float32; int8 has whole numbers, and 0 for NaN."""
     largest = _largest(target)
     x = _cast(library.clip(x, -largest, largest), np.dtype(np.float32), library)
-    return library.where(library.isnan(x), 0.0, library.round(x)) if target.kind == "i" else x
+    return library.round(_finite(x, 0.0, library)) if target.kind == "i" else x
 
 
 def _checked(scale: Array, x: Array, groups: _Groups, granularity: str, library: Any) -> Array:
@@ -216,7 +227,10 @@ def _target(dtype: Any) -> DType:
         raise DTypeError(
             "dtype", f"{name}: formats of 4 bits, and scales of 8 bits (MX, NV), are not supported", ", ".join(DTYPES)
         )
-    target = dtypes.as_dtype(dtype, "dtype")
+    try:
+        target = dtypes.as_dtype(dtype, "dtype")
+    except DTypeError as error:
+        raise DTypeError("dtype", error.given, ", ".join(DTYPES)) from None
     if target.name not in DTYPES:
         raise DTypeError("dtype", str(target), ", ".join(DTYPES))
     return target

@@ -78,7 +78,7 @@ def test_suggested_backends(suggestion):
 
 
 def test_no_names_that_do_not_exist():
-    others = {"toml", "arrays", "doctor", "build", "hardware"}  # a file, and groups of entry points
+    others = {"toml", "arrays", "audit", "doctor", "build", "hardware"}  # a file, and groups of entry points
     for name in set(re.findall(r"\bgemmhub\.(\w+)", TEXT)) - others:
         assert importlib.util.find_spec(f"gemmhub.{name}") or hasattr(gemmhub, name), name
 

@@ -59,17 +59,18 @@ def test_every_combination(left, right, rng):
 @pytest.mark.parametrize("left", [*NATURAL, *FP8], ids=str)
 def test_every_out_dtype(left, rng):
     """With an equal operand and with another: all that the table names work, all others are refused."""
-    for right in (left, F16 if left in FP8 else F32):
+    for right in (left, F16 if left in FP8 else U8 if left == I8 else F32):
         a, b = draw(rng, (6, 9), left), draw(rng, (9, 5), right)
         kinds = {dtypes.info(x).kind for x in (left, right)}
         if "complex" in kinds:
             allowed = {C64, C128}
         elif kinds & {"float", "float8"}:
             allowed = {F16, BF16, F32, F64, C64, C128}
+            allowed |= set(FP8) if {left, right} <= {F16, BF16, F32, *FP8} else set()
         elif kinds == {"bool"}:
             allowed = {F16, F32, F64, BOOL, *INTEGERS}
         else:
-            allowed = {F32, F64, *INTEGERS}
+            allowed = {F32, F64, *INTEGERS, *((F16, BF16) if {left, right} <= {I8, U8} else ())}
         for wanted in (*NATURAL, *FP8):
             if wanted in allowed:
                 with np.errstate(all="ignore"):

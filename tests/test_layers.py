@@ -26,7 +26,7 @@ LAYERS = (
     {"api", "registration"},
     {"_contractions"},
     {"_doors"},
-    {"gemmhub", "torch", "jax", "numpy", "distributed", "testing"},
+    {"gemmhub", "torch", "jax", "numpy", "distributed", "testing", "_audit"},
     {"array_api"},
     {"cli", "__main__"},
 )  # fmt: skip

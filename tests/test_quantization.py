@@ -257,6 +257,20 @@ def test_delayed_scaling(rng):
     assert saturated[-1]  # 8 times as large as the step before
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_scales_that_are_no_positive_numbers(target):
+    """Values of a caller's scale are not checked: what they give is what the docstring states."""
+    x, largest = np.array([2, -3, 0], F32), dtypes.info(target).largest
+    none = 0 if target == I8 else np.nan
+    for scale, elements in ((0, [largest, -largest, none]), (np.inf, [0, 0, 0]), (np.nan, [none] * 3)):
+        q, kept = gemmhub.quantize(x, target, scale=np.float32(scale))
+        assert np.array_equal(q.astype(F32), np.array(elements, F32), equal_nan=True)
+        with np.errstate(invalid="ignore"):
+            assert scale == 0 or np.isnan(q.astype(F32) * kept).all()
+    for given in (np.float32(0.5), np.float32(-0.5)):
+        assert restored(*gemmhub.quantize(x, target, scale=given)).tolist() == [2, -3, 0]
+
+
 # Refusals
 
 ONES = np.ones((4, 4), F32)
@@ -269,12 +283,15 @@ ONES = np.ones((4, 4), F32)
         (ONES, {"dtype": "bfloat16"}, DTypeError, "dtype: bfloat16; allowed"),
         (ONES, {"dtype": "float8_e8m0fnu"}, DTypeError, "dtype: float8_e8m0fnu: formats of 4 bits, and scales of 8"),
         (ONES, {"dtype": ml_dtypes.float4_e2m1fn}, DTypeError, "float4_e2m1fn"),
-        (ONES, {"dtype": "nothing"}, DTypeError, "dtype: dtype nothing is not supported"),
+        (ONES, {"dtype": "nothing"}, DTypeError, "dtype: dtype nothing is not supported; allowed: float8_e4m3fn, "),
+        (ONES, {"dtype": "i8"}, DTypeError, "to NumPy; allowed: float8_e4m3fn, float8_e5m2, int8"),
+        (ONES, {"granularity": "block", "block": 128}, InputError, "(128, 128). pass rows and columns of a block"),
+        (ONES, {"granularity": "block", "block": [1, 32]}, InputError, "(128, 128). pass rows and columns of a block"),
         (ONES, {"granularity": "rows"}, InputError, "'rows'; allowed: tensor, row, column, block. did you mean 'row'?"),
         (ONES, {"granularity": ["row"]}, InputError, "granularity: ['row']; allowed"),
         (ONES, {"granularity": "row", "block": (1, 128)}, InputError, "block: given for granularity 'row'"),
         (ONES, {"granularity": "block", "block": (1, 32)}, InputError, "block: (1, 32); allowed: (1, 128), (128, 1)"),
-        (ONES, {"granularity": "block", "block": 128}, InputError, "blocks of 32 and 16 (MX, NV formats)"),
+        (ONES, {"granularity": "block", "block": (32, 32)}, InputError, "blocks of 32 and 16 (MX, NV formats)"),
         (ONES[0], {"granularity": "row"}, ShapeError, "x: shape (4,); allowed: matrices for granularity 'row'"),
         (ONES.astype(I8), {}, DTypeError, "x: dtype int8; allowed: real floating"),
         (ONES.astype(complex), {}, DTypeError, "x: dtype complex128"),

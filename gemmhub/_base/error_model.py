@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import expm1, inf, sqrt
 
-from gemmhub.dtypes import DType, info
+from gemmhub.dtypes import DType, epilogue_dtype, info, saturates
 
 _ROUNDOFF = {"float32": 2.0**-24, "complex64": 2.0**-24, "float64": 2.0**-53, "complex128": 2.0**-53}
 _TENSOR_CORE = 2.5
@@ -53,7 +53,7 @@ class ErrorModel:
     output_underflow: float
     """Absolute error of an underflowing result."""
     largest: float
-    """Largest finite result; beyond it an infinity is correct."""
+    """Largest finite result; beyond it an infinity is correct, and itself where results saturate."""
     accumulator_largest: float = inf
     """Largest finite partial sum; where sums of absolute values exceed it, some order of summation may overflow."""
     input_underflow: float = 0.0
@@ -68,6 +68,8 @@ class ErrorModel:
     """Unit roundoff of sums of up to 128 products that precede the accumulator (fp8), else 0."""
     complex: bool = False
     exact: bool = False
+    saturates: bool = False
+    """Whether results beyond :attr:`largest` become it, with their sign (float8)."""
 
     def relative(self, k: int, extra: int = 0) -> float:
         """The factor in front of S for inner dimension ``k`` and ``extra`` operations of the epilogue."""
@@ -99,25 +101,43 @@ class ErrorModel:
         result = info(dtype)
         return replace(
             self,
-            output=result.unit_roundoff if result.unit_roundoff > self.accumulate else 0.0,
+            output=_output(dtype, self.accumulate),
             output_underflow=result.smallest_normal * result.unit_roundoff,
             largest=result.largest,
+            saturates=saturates(dtype),
         )
 
-    def of_epilogue(self, dtype: DType) -> ErrorModel:
-        """The arithmetic of the epilogue: of exact sums that of the result ``dtype``, which is not rounded again."""
+    def of_epilogue(self, compute: DType, dtype: DType) -> ErrorModel:
+        """The arithmetic of the epilogue of sums in ``compute`` whose result has this dtype: of exact sums, that of the
+        dtype that they are converted to.
+        """
         if not self.exact:
             return self
-        underflow = info(dtype).smallest_normal
-        return replace(
-            self, accumulate=self.output, output=0.0, output_underflow=0.0, underflow=underflow,
-            accumulator_largest=self.largest,
+        wide = epilogue_dtype(compute, dtype)
+        facts = info(wide)
+        epilogue = replace(
+            self, accumulate=facts.unit_roundoff, output=0.0, output_underflow=0.0, underflow=facts.smallest_normal,
+            accumulator_largest=facts.largest,
         )  # fmt: skip
+        return epilogue if wide == dtype else epilogue.of_result(dtype)
+
+    @property
+    def epilogue(self) -> float:
+        """The unit roundoff of the epilogue's operations: of exact sums that of a result of 32 bits or more, else
+        float32's.
+        """
+        return min(self.output, _ROUNDOFF["float32"]) if self.exact else self.accumulate
 
     @property
     def rounding_underflow(self) -> float:
         """``output_underflow`` as an error of the modulus of a complex number."""
         return self.output_underflow * (sqrt(2.0) if self.complex else 1.0)
+
+
+def _output(dtype: DType, accumulate: float) -> float:
+    """The relative error of a result that is narrower than its accumulator, else 0."""
+    roundoff = info(dtype).unit_roundoff
+    return roundoff if roundoff > accumulate else 0.0
 
 
 def error_model(a: DType, b: DType, out: DType, compute: DType, precision: str = "ieee") -> ErrorModel:
@@ -129,7 +149,8 @@ def error_model(a: DType, b: DType, out: DType, compute: DType, precision: str =
     result = info(out)
     if compute.name not in _ROUNDOFF:
         # Exact integers; only a conversion of the result to a float rounds.
-        return ErrorModel(0.0, 0.0, result.unit_roundoff, 0.0, 0.0, result.largest, exact=True)
+        narrow = result.smallest_normal * result.unit_roundoff if result.unit_roundoff > _ROUNDOFF["float32"] else 0.0
+        return ErrorModel(0.0, 0.0, result.unit_roundoff, 0.0, narrow, result.largest, exact=True)
     roundoff = _ROUNDOFF[compute.name]
     single = compute.name in ("float32", "complex64")
     rounds = single and precision != "ieee" and any(x.name in ("float32", "complex64") for x in infos)
@@ -137,11 +158,10 @@ def error_model(a: DType, b: DType, out: DType, compute: DType, precision: str =
     # 2**-17 as a sum of two bfloat16 numbers, and the product that is left out, at most 2**-16, counts for both.
     u = {"bf16x3": 2.0**-16, "tf32": 2.0**-10, "bf16": 2.0**-8}[precision] if rounds else 0.0
     tensor_core = single and (rounds or all(x.itemsize <= 2 for x in infos))
-    narrower = result.unit_roundoff > roundoff
     return ErrorModel(
         input=_compound(u, u),
         accumulate=roundoff * (_TENSOR_CORE if tensor_core else 1.0),
-        output=result.unit_roundoff if narrower else 0.0,
+        output=_output(out, roundoff),
         underflow=info(compute).smallest_normal,
         output_underflow=result.smallest_normal * result.unit_roundoff,
         largest=result.largest,
@@ -152,4 +172,5 @@ def error_model(a: DType, b: DType, out: DType, compute: DType, precision: str =
         input_largest=2.0**128 * (1.0 - 2.0**-8) if rounds else inf,
         partial=_FP8_ROUNDOFF if all(x.kind == "float8" for x in infos) and single else 0.0,
         complex=compute.kind == "c",
+        saturates=saturates(out),
     )

@@ -19,7 +19,7 @@ from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DeviceError, DTypeError, InputError, OutputError, ShapeError
 from gemmhub.layout import MatrixLayout
 from gemmhub.lowering import fold_batch
-from gemmhub.operands import OPERANDS, WRITTEN, Described, Operand, Operands, Product, described, layout
+from gemmhub.operands import OPERANDS, WRITTEN, Described, Operand, Operands, Product, described, layout, sums_dtype
 from gemmhub.packed import PackedB
 from gemmhub.problem import GemmProblem
 
@@ -191,20 +191,20 @@ def beside(arrays: ArrayLibrary, request: Request) -> Request:
 
 
 def new_pre_activation(a: Any, b: Any, out: Any, request: Request) -> tuple[ArrayLibrary, Array]:
-    """The operands' library, and a new native array for the pre-activation of their product: of the result's dtype,
-    with all columns of the product.
+    """The operands' library, and a new native array for the pre-activation of their product: with all columns of the
+    product; :func:`~gemmhub.operands.sums_dtype` has its dtype.
     """
     arrays = _common_library(a, b, out, request)
     left, right = operand(arrays, a, "a"), b if isinstance(b, PackedB) else operand(arrays, b, "b")
     shape = product_shapes(left.shape, right.shape)[-1]
     wanted = request.out_dtype if out is None else operand(arrays, out, "out").dtype
     try:
-        dtype = dtypes.output_dtype(left.dtype, right.dtype, wanted)
+        out_dtype = dtypes.output_dtype(left.dtype, right.dtype, wanted)
     except DTypeError:
         describe(a, b, out, request)  # raises what the same call raises without this argument
         raise
     with arrays.on(request.stream):
-        return arrays, arrays.empty(shape, dtype)
+        return arrays, arrays.empty(shape, sums_dtype(left.dtype, right.dtype, out_dtype))
 
 
 def immutable(native: Array) -> bool:

@@ -87,9 +87,11 @@ class Affine:
 
     def relative(self, model: ErrorModel, k: int) -> float:
         """The factor in front of S."""
-        if self.plain:
-            return model.relative(k)
-        return gamma(OPERATIONS, model.output) if model.exact else model.relative(k, OPERATIONS)
+        if not model.exact:
+            return model.relative(k, 0 if self.plain else OPERATIONS)
+        # A plain sum is rounded once, twice by way of float32.
+        operations = int(model.output > model.epilogue) if self.plain else OPERATIONS
+        return gamma(operations, model.epilogue)
 
     def absolute(self, model: ErrorModel, k: int) -> float:
         """The absolute error of underflow, before it is multiplied."""

@@ -321,19 +321,20 @@ class _Check:
     def _sums(self, batch: tuple[int, ...], rng: np.random.Generator) -> bool:
         """Compare random sums; False if they carry no information about such a product."""
         a, b, c = self.a[batch], self.b[batch], self.c[batch]
-        if not Affine.sums_inform(self.product) or c.dtype.kind == "b":  # a sum of booleans is an "or"
+        # A sum of booleans is an "or", and a number that saturates has any value beyond.
+        if not Affine.sums_inform(self.product) or c.dtype.kind == "b" or self.model.saturates:
             return False
         affine = Affine.of(self.product, batch)
         if not self.model.exact:
             self._floating(batch, affine, rng)
             return True
-        if c.dtype.kind != "f":
+        if not dtypes.info(c.dtype).inexact:
             self._integral(batch, 8 * c.dtype.itemsize, affine, rng)
             return True
-        # 8-bit operands, summed in int32, rounded once, and finished in the result's dtype.
+        # 8-bit operands, summed in int32, rounded, and finished in the result's dtype or in float32.
         peaks = [freivalds.Side.survey(x, 1).largest for x in (a, b)]
         size = a.shape[-1] * peaks[0] * peaks[1]
-        if affine.plain and (c.dtype.itemsize == 8 or size <= 2.0**24):
+        if affine.plain and (c.dtype.itemsize == 8 or (c.dtype.itemsize == 4 and size <= 2.0**24)):
             self._points(batch, freivalds.not_int32(c))
             if self.worst <= 1.0:
                 self._integral(batch, 32, affine, rng)

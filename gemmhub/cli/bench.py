@@ -21,7 +21,7 @@ from gemmhub.cli.by_name import ORDERS
 from gemmhub.cli.contenders import LIBRARY_MATMULS
 from gemmhub.cli.errors import WRONG, Undone, unwritable
 from gemmhub.cli.measurements import Case
-from gemmhub.cli.options import DTYPE, PRECISION, SHAPES, device_option, library_option
+from gemmhub.cli.options import DTYPE, PRECISION, SHAPES, device_option, form_options, library_option
 
 _ARGUMENTS = "gemmhub.cli.bench.arguments"
 
@@ -58,6 +58,7 @@ _DEFAULT = tuple((n, n, n) for n in (128, 256, 512, 1024))
 @library_option
 @click.option("--out-dtype", type=DTYPE, metavar="DTYPE", help="Dtype of the result.")
 @click.option("--precision", type=PRECISION, metavar="NAME", help="Rounding of float32: ieee, bf16x3, tf32, bf16.")
+@form_options
 @click.option("--backend", "backends", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
 @click.option(
     "--baseline", metavar="NAME",
@@ -102,10 +103,12 @@ def command(
     roofline: str | None,
     heatmap: str | None,
     html: str | None,
+    **further: Any,
 ) -> None:
     """Time backends on the same random operands: medians of interleaved rounds, ratios to a baseline.
 
-    Every result is checked before it is timed; exit code 1 when one is wrong.
+    Every result is checked before it is timed; exit code 1 when one is wrong. Further operands are given by their
+    forms, as of `gemmhub explain`; the array library's own matmul runs without them.
     """
     positional = [operands.sizes(what, " or --shape MxNxK")] if what else []
     shapes = list(dict.fromkeys([*positional, *(shape for grid in grids for shape in grid)])) or list(_DEFAULT)
@@ -130,7 +133,7 @@ def command(
                 measurements.run_case(
                     m, n, k, dtype=dtype, out_dtype=out_dtype, precision=precision, backends=backends,
                     baseline=baseline, device=device, library=arrays.name, orders=each, host=host,
-                    rounds=rounds, warmup=warmup, iterations=iterations, progress=advance,
+                    rounds=rounds, warmup=warmup, iterations=iterations, further=further, progress=advance,
                 )
             )  # fmt: skip
         drawn = roofline is not None or html is not None

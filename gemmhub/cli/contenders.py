@@ -6,9 +6,9 @@ Each contender's first result is checked; one that refuses, fails or is wrong is
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -48,16 +48,29 @@ class Product:
     b_host: Array
     problem: GemmProblem
     options: Options
+    """Options of its call, with the further operands on the device."""
     out: Array | None = None
     """Example of a result that is not row-major; None where it is row-major."""
+    operands: Mapping[str, Array] = field(default_factory=dict)
+    """The further operands on the device, by name."""
+    operands_host: Mapping[str, Array] = field(default_factory=dict)
+    """The same on the host."""
 
-    def check(self, result: Array, rows: int | None = None) -> SpotCheck:
-        """Whether ``result`` is the product (its first ``rows`` rows)."""
+    def check(self, result: Array) -> SpotCheck:
+        """Whether ``result`` is the product."""
+        scalars: Any = {name: x for name, x in self.options.items() if name == "beta"}
+        return self._check(result, self.problem.m, **self.operands_host, **scalars)
+
+    def check_plain(self, result: Array, rows: int) -> SpotCheck:
+        """Whether ``result`` is the first ``rows`` rows of the product of a and b alone."""
+        return self._check(result, rows)
+
+    def _check(self, result: Array, rows: int, **options: Any) -> SpotCheck:
         m, n, k = self.problem.m, self.problem.n, self.problem.k
         samples = _SAMPLES if m * n + m * k + n * k > _CHECK_WHOLE else None
         host_result = self.arrays.to_host(result)
         precision: Any = self.problem.precision
-        return spot_check(self.a_host[:rows], self.b_host, host_result, precision=precision, samples=samples)
+        return spot_check(self.a_host[:rows], self.b_host, host_result, precision=precision, samples=samples, **options)
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,7 @@ def backend(name: str, product: Product) -> Contender | Excluded:
     forced: Options = {**product.options, "backend": name}
     try:
         plan = api.plan(product.a, product.b, out=product.out, **forced)
-        result = plan(product.a, product.b, product.out)
+        result = plan(product.a, product.b, product.out, **product.operands)
         check = product.check(result)
     except NoBackendError as error:
         verdict = error.decision[name] if error.decision is not None else None
@@ -120,7 +133,8 @@ def backend(name: str, product: Product) -> Contender | Excluded:
     if not check.ok:
         return Excluded(name, plan.kernel.description, "failed", check.reason)
     dtype = plan.decision.problem.out.dtype
-    return Contender(name, plan.kernel.description, dtype, partial(partial, plan), check.method)
+    bind = partial(partial, plan) if not product.operands else partial(partial, partial(plan, **product.operands))
+    return Contender(name, plan.kernel.description, dtype, bind, check.method)
 
 
 def library_matmul(product: Product) -> Contender | Excluded:
@@ -143,7 +157,7 @@ def library_matmul(product: Product) -> Contender | Excluded:
             matmul(a[:_PROBE_ROWS], b, **extra)
             call_time = (perf_counter() - start) / _PROBE_ROWS * rows
             rows = max(_PROBE_ROWS, min(rows, int(rows * _LONGEST / call_time)))
-        check = product.check(matmul(a[:rows], b, **extra), rows)
+        check = product.check_plain(matmul(a[:rows], b, **extra), rows)
     except AllocationError:
         raise
     except Exception as error:  # foreign code, and dtypes that it does not multiply
@@ -155,6 +169,7 @@ def library_matmul(product: Product) -> Contender | Excluded:
         return partial(matmul, left[:rows], right, out=out[:rows], **extra)
 
     remarks = [f"{result.name} result"] if result != problem.out.dtype else []
+    remarks += [f"without {', '.join(product.operands)}"] * bool(product.operands)
     remarks += [f"{rows} of {problem.m} rows measured, scaled"] if rows < problem.m else []
     if problem.precision != "ieee" and not (problem.permits_tf32 and _torch_float32(arrays) is not None):
         remarks.append(f"float32 not rounded to {problem.precision}")

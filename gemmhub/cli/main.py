@@ -17,10 +17,12 @@ from gemmhub.cli import errors
 
 COMMANDS = {
     "matmul": ("matmul", "Multiply two .npy files."),
+    "quantize": ("quantize", "Write a .npy file in 8 bits, and its scales."),
     "explain": ("explain", "Show which backend would run a product, and why not the others."),
     "backends": ("backends", "List all backends and their states."),
     "compare": ("compare", "Run one product on every backend and check each result."),
     "spot-check": ("spot_check", "Check that RESULT.npy is the product of A.npy and B.npy."),
+    "audit": ("audit", "Test the matrix libraries that are installed."),
     "tune": ("tune", "Time every backend on a product and record the results."),
     "bench": ("bench", "Time backends on the same products; JSON and plots."),
     "build": ("build", "Do in advance what a plugin does at first use."),

@@ -9,7 +9,7 @@ different runs are not comparable.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -24,9 +24,10 @@ from gemmhub._base.tables import Facts, Part, Table
 from gemmhub._base.timing import Timing, host_times, interleave, rotation
 from gemmhub._call.options import Options
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.cli import by_name, contenders
+from gemmhub.cli import by_name, contenders, operands
 from gemmhub.cli.contenders import LIBRARY_MATMULS, Contender, Excluded, Product
 from gemmhub.cli.operands import random_operand
+from gemmhub.cli.options import matmul_options
 from gemmhub.dtypes import DType, as_dtype
 from gemmhub.errors import AllocationError, InputError
 
@@ -144,6 +145,7 @@ def run_case(
     warmup: int = 1,
     iterations: int | None = None,
     seed: int | None = None,
+    further: Mapping[str, Any] | None = None,
     progress: Callable[[], None] | None = None,
 ) -> Case:
     """Time ``backends`` (all capable ones, if none is named) and ``baseline`` on one random product.
@@ -153,9 +155,10 @@ def run_case(
     "cpu", "cuda", "cuda:1", "musa"; ``library`` ("torch", "cupy", or one that a plugin provides) is imported to reach
     it. ``orders`` is one of :data:`ORDERS`: "rcr" stores b as n x k. Each call runs ``warmup`` times untimed, then
     ``iterations`` times in each of ``rounds`` rounds (by default for 2 ms). ``host`` adds host times. A backend that
-    refuses, fails or is wrong appears with a remark and without times. ``progress`` is called after each round. Raises
-    InputError for unknown names, DeviceError without the device, DTypeError for dtypes that do not multiply,
-    AllocationError for lack of memory, BackendError when the device fails.
+    refuses, fails or is wrong appears with a remark and without times. ``further`` names a form or a file of each
+    further operand ("scale_a": "row"), and beta; the array library's function computes the product without them.
+    ``progress`` is called after each round. Raises InputError for unknown names, DeviceError without the device,
+    DTypeError for dtypes that do not multiply, AllocationError for lack of memory, BackendError when the device fails.
     """
     if orders not in ORDERS:
         raise InputError("orders", repr(orders), ", ".join(ORDERS), "pass one letter each for a, b and the result")
@@ -171,7 +174,9 @@ def run_case(
     if precision is not None:
         options["precision"] = cast("Any", precision)  # checked by the calls
     with by_name.entered(arrays):
-        product = _draw((m, n, k), as_dtype(dtype, "dtype"), orders, arrays, options, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        product = _draw((m, n, k), as_dtype(dtype, "dtype"), orders, arrays, options, further or {}, rng)
+        options = product.options
         problem = product.problem
         if baseline is None:
             baseline = gemmhub.explain(product.a, product.b, out=product.out, **options).chosen or ""
@@ -250,6 +255,7 @@ def _draw(
     orders: str,
     arrays: ArrayLibrary,
     options: Options,
+    further: Mapping[str, Any],
     rng: np.random.Generator,
 ) -> Product:
     m, n, k = size
@@ -257,12 +263,16 @@ def _draw(
     names = {"r": "row", "c": "col"}
     a = by_name.place(a_host, arrays, names[orders[0]], "a")
     b = by_name.place(b_host, arrays, names[orders[1]], "b")
+    chosen: dict[str, Any] = {**options, **further}
+    host = operands.further(chosen, None, a_host, b_host, partial(random_operand, rng))
+    placed = {name: by_name.place(x, arrays, argument=name) for name, x in host.items()}
+    options = matmul_options(**chosen, **placed)
     problem = gemmhub.explain(a, b, **options).problem
     out = None
     if orders[2] == "c":
         out = _by_columns(arrays, (m, n), problem.out.dtype)
         problem = gemmhub.explain(a, b, out=out, **options).problem
-    return Product(arrays, a, b, a_host, b_host, problem, options, out)
+    return Product(arrays, a, b, a_host, b_host, problem, options, out, placed, host)
 
 
 def _by_columns(arrays: ArrayLibrary, shape: tuple[int, int], dtype: DType) -> Array:
@@ -343,7 +353,8 @@ def _host_times(product: Product, ready: Sequence[Contender], baseline: str) -> 
         if contender.name in LIBRARY_MATMULS:
             continue
         out = _result(product, contender.out_dtype)
-        calls: list[Callable[[], object]] = [partial(gemmhub.matmul, a, b, out=out), bound(contender)]
+        beside_it: Any = {name: x for name, x in product.options.items() if name in (*product.operands, "beta")}
+        calls: list[Callable[[], object]] = [partial(gemmhub.matmul, a, b, out=out, **beside_it), bound(contender)]
         calls += [bound(base)] if base is not None else []
         with gemmhub.use(backend=contender.name, precision=product.problem.precision):
             matmul, plan, *rest = host_times(calls, synchronize=partial(by_name.synchronize, arrays))

@@ -14,7 +14,7 @@ import numpy as np
 from gemmhub._base import files
 from gemmhub._base.digits import whole
 from gemmhub.cli.errors import Failure, unwritable
-from gemmhub.dtypes import DType, as_dtype, compute_dtype, info, result_dtype
+from gemmhub.dtypes import ML_DTYPES, DType, as_dtype, compute_dtype, info, result_dtype, saturates
 from gemmhub.errors import AllocationError, DTypeError
 from gemmhub.operands import OPERANDS, Product
 
@@ -23,11 +23,11 @@ Array = Any
 _MAGIC = b"\x93NUMPY"
 
 
-def load(path: str, dtype: str | None = None) -> Array:
+def load(path: str, *dtypes: str | None) -> Array:
     """Read the array in a .npy file, in this machine's byte order; nothing in it is executed.
 
-    Elements that NumPy saved as raw bytes, because their dtype is not its own, become ``dtype``. Raises
-    Failure for a file that is missing, not .npy, truncated, or of an unsupported dtype.
+    Elements that NumPy saved as raw bytes, because their dtype is not its own, become the first of ``dtypes`` that has
+    their size. Raises Failure for a file that is missing, not .npy, truncated, or of an unsupported dtype.
     """
     name = click.format_filename(path)
     try:
@@ -52,7 +52,7 @@ def load(path: str, dtype: str | None = None) -> Array:
         raise Failure(f"{name}: not a readable .npy file: {error!s:.120}") from None
     array: Array = np.array(mapped)
     if array.dtype.kind == "V" and array.dtype.names is None:
-        return _reinterpret(array, name, dtype)
+        return _reinterpret(array, name, [as_dtype(x) for x in dtypes if x is not None])
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     try:
@@ -65,10 +65,13 @@ def load(path: str, dtype: str | None = None) -> Array:
 def load_options(chosen: dict[str, Any], dtype: str | None) -> dict[str, Array]:
     """Take the files of further operands out of ``chosen`` options, and read them.
 
-    Raw elements are those of ``--out-dtype``, else of ``dtype``.
+    Raw elements are those of ``--out-dtype``, else of ``dtype``; beside a result of float8 those of two bytes are
+    bfloat16.
     """
     files = {name: chosen.pop(name) for name in OPERANDS if chosen.get(name) is not None}
-    return {name: load(file, chosen.get("out_dtype") or dtype) for name, file in files.items()}
+    wanted = chosen.get("out_dtype")
+    known = (wanted, "bfloat16") if wanted is not None and saturates(as_dtype(wanted)) else (wanted or dtype,)
+    return {name: load(file, *known) for name, file in files.items()}
 
 
 def further(
@@ -97,27 +100,30 @@ def further(
     return arrays
 
 
-def _reinterpret(array: Array, name: str, dtype: str | None) -> Array:
+def _reinterpret(array: Array, name: str, known: list[DType]) -> Array:
     size = array.dtype.itemsize
-    if dtype is None:
+    if not known:
         fitting = {1: "float8_e4m3fn or float8_e5m2", 2: "bfloat16"}.get(size)
         remedy = f"name their dtype with --dtype, such as {fitting}" if fitting else "no supported dtype has that size"
         raise Failure(f"{name}: NumPy saved its elements as raw bytes, {size} each; {remedy}")
-    wanted = as_dtype(dtype)
-    if wanted.itemsize != size:
-        raise Failure(f"{name}: raw elements of {size} bytes, but {dtype} has {wanted.itemsize}")
-    return array.view(wanted)
+    fitting_dtype = next((x for x in known if x.itemsize == size), None)
+    if fitting_dtype is None:
+        raise Failure(f"{name}: raw elements of {size} bytes, but {known[0]} has {known[0].itemsize}")
+    return array.view(fitting_dtype)
 
 
 def store(path: Path, array: Array) -> str:
     """Save ``array`` as .npy atomically; return a remark where NumPy loses its dtype. Raises Failure."""
+    name = array.dtype.name
+    raw = name in ML_DTYPES
+    if raw:  # NumPy would name float8_e5m2 by a code that it cannot read
+        array = np.ascontiguousarray(array).view(f"V{array.dtype.itemsize}").reshape(array.shape)
     try:
         with files.replacing(path) as file:
             np.lib.format.write_array(_Writer(file), np.asarray(array), allow_pickle=False)
     except OSError as error:
         raise unwritable(click.format_filename(path), error) from None
-    name = array.dtype.name
-    return f"raw {name}: load with .view(ml_dtypes.{name})" if np.dtype(array.dtype).kind == "V" else ""
+    return f"raw {name}: load with .view(ml_dtypes.{name})" if raw else ""
 
 
 class _Writer:

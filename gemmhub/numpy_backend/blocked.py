@@ -20,7 +20,7 @@ import numpy as np
 
 from gemmhub._base.evicting import keep
 from gemmhub.buckets import end
-from gemmhub.dtypes import DType, info
+from gemmhub.dtypes import DType, epilogue_dtype, info
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.kit.floats import DefaultMode
 from gemmhub.numpy_backend.ending import CopyTo, Ending, Terms, combine, terms_of
@@ -81,8 +81,8 @@ def _integers(a: DType, b: DType, out: DType) -> tuple[DType, DType, int] | None
 
 
 def _epilogue_dtype(problem: GemmProblem, accumulator: DType) -> DType:
-    """Integers wrap to the width of the result before the epilogue, floats are rounded after it."""
-    return problem.out.dtype if accumulator.kind == "i" else accumulator
+    """Integers wrap to the width of an integer result before the epilogue, floats are rounded after it."""
+    return epilogue_dtype(accumulator, problem.out.dtype)
 
 
 def by_block(problem: GemmProblem) -> bool:
@@ -266,7 +266,7 @@ class BlockedGemm:
                         np.multiply(view, factors(rows, columns, 0), out=view)
                     combine(lease, view, alpha, [(factor, _within(x, rows, columns)) for factor, x in terms])
                     if pre is not None:
-                        self._copy(pre[..., rows, columns], view, casting="unsafe")
+                        self._copy(pre[..., rows, columns], view, casting="unsafe")  # never of float8
                 ending.write(tile, target)
 
     def _product(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub.dtypes import DType
+from gemmhub.dtypes import DType, info, saturates
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.numpy_backend.activations import activate
 from gemmhub.numpy_backend.scratch import Lease
@@ -52,6 +52,14 @@ def combine(lease: Lease, tile: Array, alpha: Any, terms: Terms) -> None:
         lease.used = mark
 
 
+def store(copy: CopyTo, target: Array, tile: Array) -> None:
+    """Round a tile, in the dtype of its epilogue, to ``target``. It is overwritten where the target saturates."""
+    if saturates(target.dtype):
+        largest = info(target.dtype).largest
+        np.clip(tile, -largest, largest, out=tile)
+    copy(target, tile, casting="unsafe")
+
+
 class Ending:
     """The end of one call: from the arguments of the activation to the result."""
 
@@ -71,7 +79,7 @@ class Ending:
             self._largest = np.maximum(self._largest, np.maximum(np.max(tile), -np.min(tile)))
         if self._scale is not None:
             np.multiply(tile, self._scale, out=tile)
-        self._copy(target, tile, casting="unsafe")
+        store(self._copy, target, tile)
 
     def close(self) -> None:
         """Write amax, which is known when the result is complete."""

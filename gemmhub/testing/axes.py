@@ -53,6 +53,8 @@ DTYPES = _dtypes(
     u8,i8,i32 i8,u8,i32 i8,u8,i16 i32,i64,i64 b,i32,i32 i32,f32,f64 f16,i8,f16 i64,c64,c128 f32,u8,f32
     e4m3,e4m3,f16 e4m3,e4m3,f32 e5m2,e4m3,bf16 e4m3,e5m2,f32 e5m2,e5m2,f16 e4m3,f16,f32 bf16,e5m2,bf16
     e4m3,e4m3,f64
+    e4m3,e4m3,e4m3 e4m3,e5m2,e5m2 bf16,bf16,e4m3 f16,f16,e5m2 f32,f32,e4m3 bf16,e4m3,e5m2
+    i8,i8,bf16 u8,i8,f16 u8,u8,bf16
     """
 )
 """Dtypes of (a, b, result)."""

@@ -181,7 +181,7 @@ def _operands_fit(values: Values, dtype_class: str) -> bool:
     operands: Mapping[str, str] = values.get("operands", {})
     floating = [name for name in operands if OPERANDS[name].role in ("factor", "result") or name == "amax"]
     stacked = any(form.startswith("batch") for form in operands.values())
-    return not (floating and dtype_class != "float") and not (stacked and values.get("batch") == ())
+    return not (floating and dtype_class not in ("float", "float8")) and not (stacked and values.get("batch") == ())
 
 
 def lacking(case: Case, takes: Mapping[str, frozenset[str] | None]) -> list[tuple[str, str]]:

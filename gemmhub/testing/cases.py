@@ -163,6 +163,7 @@ def _with_operands() -> Iterator[Values]:
     for index, (dtype, result) in enumerate((
         ("float32", "float32"), ("bfloat16", "bfloat16"), ("float8_e4m3fn", "bfloat16"), ("int8", "float32"),
         ("float16", "float16"), ("float64", "float64"), ("int8", "float64"), ("uint8", "float32"),
+        ("float8_e4m3fn", "float8_e4m3fn"), ("int8", "bfloat16"), ("bfloat16", "float8_e5m2"), ("uint8", "float16"),
     )):  # fmt: skip
         plain = {**_plain(), "a_dtype": dtype, "b_dtype": dtype, "out_dtype": result}
         square = {**plain, "m": 32, "n": 32, "k": 32}  # no shape distinguishes the axes
@@ -323,6 +324,8 @@ def draw(rng: np.random.Generator, takes: Mapping[str, frozenset[str] | None] | 
         if rng.random() < 0.2:
             values["packed"] = True
             values["b_batch"] = "missing" if values["batch"] else "full"
+            if values["a_batch"] in ("one", "outer"):
+                values["a_batch"] = "full"  # one of the operands has every matrix of the result
         if rng.random() < 0.2:
             names = [name for name in OPERANDS if name not in ("c", "bias") and rng.random() < 0.5]
             values["operands"] = {name: str(rng.choice([*forms(name)])) for name in names}

@@ -37,6 +37,7 @@ def draw_values(
     nearly 2**-11, so that the errors of a whole sum add up. "bf16_trap": likewise 8 bits; the second of two bfloat16
     parts is near 2**-8, so that each of the three products of "bf16x3" matters. "bf16x2_trap": two bfloat16 parts
     (16 bits) lose nearly 2**-17.
+    "extremes": of integers the smallest and the largest alone, for integer results.
     """
     facts = dtypes.info(dtype)
     if facts.kind == "bool":
@@ -44,6 +45,8 @@ def draw_values(
     if not facts.inexact:
         limits = np.iinfo(dtype)
         low, high = (int(limits.min), int(limits.max)) if exact else (max(-100, int(limits.min)), 100)
+        if distribution == "extremes":
+            return rng.choice(np.array((low, low, high), dtype), shape)
         return rng.integers(low, high, shape, dtype, endpoint=True)
     if facts.kind == "complex":
         part = np.dtype(np.float32 if facts.itemsize == 8 else np.float64)

@@ -103,7 +103,7 @@ def test_commands_that_were_meant(run, given, meant):
 
 
 def test_commands_without_a_similar_name(run):
-    assert "No such command 'xyzzy'. Allowed: matmul, explain, " in run.error("xyzzy")
+    assert "No such command 'xyzzy'. Allowed: matmul, quantize, explain, " in run.error("xyzzy")
 
 
 def test_a_missing_file_of_records_is_no_success(run):

@@ -226,6 +226,23 @@ def test_bench_does_not_time_the_wrong(run, wrong):
     assert rows["numpy"]["median"] > 0
 
 
+@pytest.mark.parametrize(("dtype", "out"), [("e4m3", "e4m3"), ("int8", "bfloat16"), ("bfloat16", "float16")])
+def test_bench_with_scales_and_addends(run, dtype, out, monkeypatch):
+    """By their forms, of the sizes of each product; the library's own function runs without them. What is timed is
+    the scaled product, and so is what is checked."""
+    options = ["bench", "--shape", "24x16x300,40", "--dtype", dtype, "--out-dtype", out, "--rounds", 1, "--json", "-"]
+    forms = ["--scale-a", "1x128", "--scale-b", "column", "--bias", "n", "--c", "matrix", "--beta", "0.5"]
+    for case in run.json(*options, *forms, "--host")["cases"]:
+        rows = {row["name"]: row for row in case["rows"]}
+        assert rows["numpy"]["verdict"] == "passed"
+        assert "scale_b=column" in case["problem"]
+        assert "without c, bias, scale_a, scale_b" in rows["numpy.matmul"]["remark"]
+    monkeypatch.setattr(contenders.Product, "check", lambda product, x: product.check_plain(x, product.problem.m))
+    failed = run.json(*options, *forms, code=1)["cases"][0]["rows"]
+    assert {row["name"]: row["verdict"] for row in failed}["numpy"] == "failed"
+    assert "no form; forms: tensor, " in run.error(*options, "--scale-a", "rows")
+
+
 def test_bench_of_a_backend_that_refuses(run, choosy):
     """It is omitted with its reason; where no other backend runs, that is an error."""
     told = run("bench", "--shape", 8, "--rounds", 1, "--backend", "choosy", "--backend", "numpy").stdout

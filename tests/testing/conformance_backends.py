@@ -14,7 +14,7 @@ import numpy as np
 
 from gemmhub.backend import Backend, Candidate, Kernel, Offer
 from gemmhub.capability import CPU, Absent, Copy, Ready, Refusal
-from gemmhub.dtypes import compute_dtype, info
+from gemmhub.dtypes import compute_dtype, info, saturates
 from gemmhub.epilogues import EPILOGUES, NUMPY
 from gemmhub.operands import BLOCK, OPERANDS
 from gemmhub.problem import GemmProblem
@@ -115,6 +115,9 @@ class RightBackend(Backend):
             operands["amax"][...] = np.max(np.abs(value), initial=0)
         if "scale_out" in operands:
             value = value * operands["scale_out"]
+        if saturates(out.dtype):
+            largest = info(out.dtype).largest
+            value = np.clip(value, -largest, largest)
         return value.astype(out.dtype)
 
     def activated(self, problem: GemmProblem, value: Array) -> Array:

@@ -306,6 +306,15 @@ def test_suite_reports_a_dishonest_backend(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*offer() accepted, but prepare(*raised RuntimeError*"])
 
 
+def test_random_problems_are_products_of_numpy() -> None:
+    """The operands of a case broadcast to its batch, packed or not."""
+    rng = np.random.default_rng()
+    for case in (draw(rng) for _ in range(2000)):
+        forms = {"full": case.batch, "stride0": case.batch, "one": (1,) * len(case.batch), "outer": case.batch[1:]}
+        operands = [forms.get(x, ()) for x in (case.a_batch, case.b_batch)]
+        assert np.broadcast_shapes(*operands) == case.batch, case
+
+
 def test_suite_names_the_seed_of_random_problems(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE.format(backend="NegativeEstimate", step=300, random=4) + "    seed = 977\n")
     result = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", "-k", "random")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmhub import dtypes
+from gemmhub import dtypes, operands
 from gemmhub._arrays.torch import calls, tensors
 from gemmhub._base.device_clock import DeviceClock
 from gemmhub._base.device_types import DeviceType, device_type
@@ -170,7 +170,13 @@ def epilogue_dtype(a: Any, b: Any, out: Any) -> Any:
     """The dtype, as torch's, in which a product of these dtypes computes its epilogue."""
     to_ours, to_torch = torch_dtypes()
     accumulator = dtypes.compute_dtype(to_ours[a], to_ours[b], to_ours[out])
-    return to_torch[accumulator] if dtypes.info(accumulator).inexact else out
+    return to_torch[dtypes.epilogue_dtype(accumulator, to_ours[out])]
+
+
+def sums_dtype(a: Any, b: Any, out: Any) -> Any:
+    """The dtype, as torch's, of a pre-activation that a call makes: :func:`gemmhub.operands.sums_dtype`."""
+    to_ours, to_torch = torch_dtypes()
+    return to_torch[operands.sums_dtype(to_ours[a], to_ours[b], to_ours[out])]
 
 
 @cache

@@ -59,10 +59,10 @@ class _Rule:
     @property
     def relative(self) -> float:
         """The factor in front of S."""
-        if not self.epilogue:
-            return self.model.relative(self.k)
-        exact = gamma(OPERATIONS, self.model.output)
-        return exact if self.model.exact else self.model.relative(self.k, OPERATIONS)
+        if not self.model.exact:
+            return self.model.relative(self.k, OPERATIONS if self.epilogue else 0)
+        operations = OPERATIONS if self.epilogue else int(self.model.output > self.model.epilogue)
+        return gamma(operations, self.model.epilogue)
 
     @property
     def absolute(self) -> float:
@@ -106,13 +106,12 @@ def spot_check(
     except DTypeError as error:
         raise DTypeError("result", error.given, error.allowed, "pass the product as it was computed") from None
     precision = options.get("precision") or "ieee"
-    call = operands.describe(a, b, {**options, "precision": precision})
-    if options.get("out_dtype") is not None and call.out_dtype != out_dtype:
-        raise DTypeError("result", f"dtype {out_dtype}", f"out_dtype, {call.out_dtype}", "give it its own dtype")
+    if options.get("out_dtype") is not None and dtypes.as_dtype(options["out_dtype"]) != out_dtype:
+        raise DTypeError("result", f"dtype {out_dtype}", f"out_dtype, {options['out_dtype']}", "give it its own dtype")
     call = operands.describe(a, b, {**options, "precision": precision, "out_dtype": out_dtype})
     if shape != call.shape:
         raise ShapeError("result", f"shape {shape}", f"shape {call.shape}, that of the product")
-    if sampled.needed(call.request):
+    if sampled.needed(call.request, call.out_dtype):
         return sampled.spot_check(call, result, precision, rng)
     operand_dtypes = (factors[0][1], factors[1][1], out_dtype)
     rule = _rule(call, operand_dtypes, precision)

@@ -25,6 +25,7 @@ from gemmhub.capability import CPU
 from gemmhub.dtypes import DType
 from gemmhub.epilogues import ELEMENTWISE, EPILOGUES
 from gemmhub.errors import DTypeError, InputError, OutputError, ShapeError
+from gemmhub.operands import addend_dtypes
 from gemmhub.packed import PackedB
 
 Array = Any
@@ -161,8 +162,9 @@ def describe(a: Any, b: Any, options: Mapping[str, Any]) -> Product:
     }
     left = Operand(as_dask(a, a_axes, known), a_axes)
     right = Operand(b.blocks if packed else as_dask(b, b_axes, known), b_axes)
-    c = _addend(request, out_shape, out_axes, (out_dtype, natural), known)
-    bias = _bias(request, sizes, len(shapes[0]), len(shapes[1]), (out_dtype, natural), known)
+    allowed = addend_dtypes(out_dtype, natural)
+    c = _addend(request, out_shape, out_axes, allowed, known)
+    bias = _bias(request, sizes, len(shapes[0]), len(shapes[1]), allowed, known)
     plain = {name: value for name, value in arguments.items() if name not in (*ADDENDS, *HOW)}
     reason = _whole_k(request, natural, compute, out_dtype)
     if packed and len(b.chunks[0]) > 1 and (reason or _finishes(request, natural, out_dtype)):
@@ -238,7 +240,7 @@ def as_dask(x: Any, axes: tuple[Dimension | None, ...], known: Mapping[Dimension
 
 
 def _addend(
-    request: Request, out_shape: tuple[int, ...], out_axes: tuple[Dimension, ...], allowed: tuple[DType, DType],
+    request: Request, out_shape: tuple[int, ...], out_axes: tuple[Dimension, ...], allowed: tuple[DType, ...],
     known: Mapping[Dimension, Chunks],
 ) -> Operand | None:  # fmt: skip
     addend = request.operands.get("c")
@@ -261,7 +263,7 @@ def _addend(
 
 
 def _bias(
-    request: Request, sizes: Mapping[Dimension, int], a_ndim: int, b_ndim: int, allowed: tuple[DType, DType],
+    request: Request, sizes: Mapping[Dimension, int], a_ndim: int, b_ndim: int, allowed: tuple[DType, ...],
     known: Mapping[Dimension, Chunks],
 ) -> Operand | None:  # fmt: skip
     vector = request.operands.get("bias")
@@ -288,9 +290,9 @@ def _bias(
     return Operand(as_dask(vector, axes, known), axes)
 
 
-def _check_dtype(argument: str, dtype: DType, allowed: tuple[DType, DType]) -> None:
+def _check_dtype(argument: str, dtype: DType, allowed: tuple[DType, ...]) -> None:
     if dtype not in allowed:
-        raise DTypeError(argument, f"dtype {dtype}", " or ".join(dict.fromkeys(map(str, allowed))), "convert it")
+        raise DTypeError(argument, f"dtype {dtype}", " or ".join(map(str, allowed)), "convert it")
 
 
 def _finishes(request: Request, natural: DType, out_dtype: DType) -> bool:

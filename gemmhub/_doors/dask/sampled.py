@@ -1,7 +1,8 @@
 """Spot check of products of Dask arrays whose results have no sums: random rows and columns, recomputed by the workers.
 
-An activation, or an infinite alpha, leaves nothing to sum. Of every matrix the same random rows are recomputed in full,
-and the same columns: each task holds those rows of a, and as many columns of b with all of k as fit, or the reverse.
+An activation, an infinite alpha, or a result that saturates leaves nothing to sum. Of every matrix the same random rows
+are recomputed in full, and the same columns: each task holds those rows of a, and as many columns of b with all of k as
+fit, or the reverse.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from gemmhub._call.options import Request
 from gemmhub._check.spot_check import LINES, SpotCheck, power_of_lines, recompute
 from gemmhub._doors.dask import operands
 from gemmhub._doors.dask.block import located
+from gemmhub.dtypes import DType, saturates
 
 Array = Any
 _ELEMENTS = 2**22
 """Elements of the long operand of a task."""
 
 
-def needed(request: Request) -> bool:
+def needed(request: Request, out_dtype: DType) -> bool:
     """Whether sums carry no information about the result of such a call."""
-    return request.activation is not None or not all(np.isfinite(complex(x)) for x in (request.alpha, request.beta))
+    finite = all(np.isfinite(complex(x)) for x in (request.alpha, request.beta))
+    return request.activation is not None or not finite or saturates(out_dtype)
 
 
 def spot_check(call: operands.Product, result: Any, precision: str, rng: np.random.Generator) -> Delayed:

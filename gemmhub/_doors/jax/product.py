@@ -28,7 +28,7 @@ from gemmhub._base.promises import pins_rows
 from gemmhub._doors.jax import target
 from gemmhub._doors.jax.functions import activated
 from gemmhub.epilogues import columns
-from gemmhub.errors import InputError
+from gemmhub.errors import DTypeError, InputError
 from gemmhub.operands import BLOCK, OPERANDS
 
 Array = Any
@@ -84,8 +84,13 @@ def _abstract_product(a: Any, b: Any, *, call: Call) -> Any:
 @fused.def_abstract_eval
 def _abstract(*operands: Any, call: Call, names: tuple[str, ...]) -> Any:
     product_shape = _shape(*operands)
-    shapes = [(*product_shape[:-1], columns(call.activation, product_shape[-1])), *[product_shape] * call.pre]
-    return [jax.core.ShapedArray(shape, call.dtype) for shape in shapes]
+    result = jax.core.ShapedArray((*product_shape[:-1], columns(call.activation, product_shape[-1])), call.dtype)
+    return [result, *[jax.core.ShapedArray(product_shape, _sums_dtype(call))] * call.pre]
+
+
+def _sums_dtype(call: Call) -> Any:
+    """The dtype of the pre-activation: :func:`gemmhub.operands.sums_dtype`; it is float32 for float8."""
+    return np.dtype(np.float32) if dtypes.saturates(np.dtype(call.dtype)) else call.dtype
 
 
 for primitive in (product, fused):
@@ -223,9 +228,8 @@ def _aligned(x: Array, rank: int) -> Array:
 def _epilogue_dtype(a: Array, b: Array, call: Call) -> Any:
     """The dtype in which a product computes its epilogue."""
     accumulator = dtypes.compute_dtype(np.dtype(a.dtype), np.dtype(b.dtype), np.dtype(call.dtype))
-    if not dtypes.info(accumulator).inexact or jax.dtypes.canonicalize_dtype(accumulator) != accumulator:
-        return call.dtype
-    return accumulator
+    wide = dtypes.epilogue_dtype(accumulator, np.dtype(call.dtype))
+    return wide if jax.dtypes.canonicalize_dtype(wide) == wide else call.dtype
 
 
 def _of_sum(operands: Operands, wide: Any) -> dict[str, Array]:
@@ -243,7 +247,10 @@ def _finish(call: Call, x: Array, scale_out: Array | None) -> tuple[Array, ...]:
     result = activated(call.activation, x)
     if scale_out is not None:
         result = result * scale_out.astype(x.dtype)
-    return (result.astype(call.dtype), *[x.astype(call.dtype)] * call.pre)
+    if dtypes.saturates(np.dtype(call.dtype)):  # JAX's own conversion gives NaN, or infinity
+        largest = dtypes.info(np.dtype(call.dtype)).largest
+        result = jnp.clip(result, -largest, largest)
+    return (result.astype(call.dtype), *[x.astype(_sums_dtype(call))] * call.pre)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -301,6 +308,12 @@ def _tangent(call: Call, primals: Any, tangents: Any, wide: Any) -> Array:
 @partial(epilogue.defjvp, symbolic_zeros=True)
 def _derivative(call: Call, primals: Any, tangents: Any) -> Any:
     a, b, operands = primals
+    moves = any(not isinstance(x, SymbolicZero) for x in jax.tree.leaves(tangents))
+    if moves and dtypes.saturates(np.dtype(call.dtype)):
+        raise DTypeError(
+            "out_dtype", f"{call.dtype} in a function that JAX differentiates: derivatives have the dtype of results",
+            "dtypes of 16 bits or more under derivatives", "give out_dtype='bfloat16'",
+        )  # fmt: skip
     wide = _epilogue_dtype(a, b, call)
     tangent = _tangent(call, primals, tangents, wide)
     scale = operands.get("scale_out")

@@ -1,9 +1,25 @@
-"""The tables of docs/quantization.md, made from :mod:`gemmhub.scale_layouts`."""
+"""The tables of docs/quantization.md, made from :mod:`gemmhub.scale_layouts` and from what backends take."""
 
 from __future__ import annotations
 
+import importlib
+
 from benchmarks.pages.tables import rows
+from gemmhub.numpy_backend.backend import NumpyBackend
 from gemmhub.scale_layouts import LAYOUTS, REFUSED
+
+_BACKENDS = {
+    "gemmhub-cpu": "gemmhub_cpu.backend:CpuBackend",
+    "gemmhub-cublas": "gemmhub_cublas.backend:CublasBackend",
+    "gemmhub-cuda": "gemmhub_cuda.backend:CudaBackend",
+    "gemmhub-hopper": "gemmhub_hopper.backend:HopperBackend",
+}
+"""The plugins that multiply float8 or int8 operands, with their backends."""
+_COLUMNS = {
+    "tensor": ("tensor", "tensor"), "row by column": ("row", "column"), "1x128 by 128x128": ("1x128", "128x128"),
+    "1x128 by 128x1": ("1x128", "128x1"), "batch": ("batch row", "batch column"),
+}  # fmt: skip
+"""Pairs of granularities of a and b, as :attr:`gemmhub.backend.Backend.takes` names them."""
 
 
 def layouts() -> list[str]:
@@ -25,3 +41,22 @@ def refused() -> list[str]:
         ("refused", "reason"),
         ((", ".join(f"`{name}`" for name, x in REFUSED.items() if x == reason), reason) for reason in reasons),
     )
+
+
+def backends() -> list[str]:
+    """Return which backend takes which granularity, by what each declares."""
+    takers = {"built in (NumPy)": NumpyBackend.takes}
+    for plugin, where in _BACKENDS.items():
+        module, _, name = where.partition(":")
+        takers[plugin] = getattr(importlib.import_module(module), name).takes
+
+    def taken(takes: dict[str, frozenset[str] | None], operand: str, form: str) -> bool:
+        forms = takes.get(operand, frozenset())
+        return forms is None or form in forms
+
+    body = []
+    for words, takes in takers.items():
+        pairs = (taken(takes, "scale_a", a) and taken(takes, "scale_b", b) for a, b in _COLUMNS.values())
+        of_result = (taken(takes, name, "tensor") for name in ("scale_out", "amax"))
+        body.append((words, *("yes" if x else "" for x in (*pairs, *of_result))))
+    return rows(("backend", *_COLUMNS, "`scale_out`", "`amax`"), body)

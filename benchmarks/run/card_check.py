@@ -30,6 +30,7 @@ PRODUCTS = "test_product or follow or special"
 SETS = {
     "cublas, the whole file": ("cublas", "test_device.py", []),
     "cublas, users' calls": ("cublas", "test_device_calls.py", []),
+    "cublas, scales": ("cublas", "test_device_scales.py", []),
     "cuda": ("cuda", "test_device.py", ["-k", THREADS]),
     "hopper": ("hopper", "test_device.py", ["-k", THREADS]),
     "hopper, products": (

@@ -42,8 +42,10 @@ def host(x):
 
 
 def large(rng, n=16):
-    """A bias that saturates float8 in some columns."""
-    return (draw(rng, n, F32) * np.where(np.arange(n) % 3, 1, 1e6)).astype(F32)
+    """A bias that saturates float8 in some columns, with both signs."""
+    bias = (draw(rng, n, F32) * np.where(np.arange(n) % 3, 1, 1e6)).astype(F32)
+    bias[[0, 3]] = 1e6, -1e6
+    return bias
 
 
 # Values

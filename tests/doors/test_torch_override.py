@@ -114,7 +114,7 @@ def test_calls_arrive_and_the_old_bits_return(name, rng, rows):
     assert len(rows.problems) == products
     assert {x.reproducible for x in rows.problems} == {"batch"}
     assert result.stride() == before.stride()
-    torch.testing.assert_close(result, before)
+    torch.testing.assert_close(result, before, rtol=1e-5, atol=1e-4)  # sums of up to 231 products, in another order
     assert torch.equal(CALLS[name](*operands), before)
     assert len(rows.problems) == products
 

@@ -28,7 +28,7 @@ _PROMISES = ("threads", "repeat", "rows")
 """Kinds of trials in which a backend is called with a promise on bits, where it takes one."""
 
 EFFORTS = {"quick": (7, 0, 1), "normal": (1, 300, 3), "full": (1, 4000, 8)}
-"""By the name of an effort: the step through the kit's matrix, the number of random cases, and a measure of the
+"""For each name of an effort: the step through the kit's matrix, the number of random cases, and a measure of the
 number of K remainders, and of trials on bits and threads, of each product.
 """
 

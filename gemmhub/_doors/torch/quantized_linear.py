@@ -32,9 +32,9 @@ class Scheme(NamedTuple):
     dtype: Any
     """torch's, of weights and activations."""
     input: Granularity
-    """Of activations (rows, in_features)."""
+    """The granularity of activations (rows, in_features)."""
     weight: Granularity
-    """Of weights (out_features, in_features)."""
+    """The granularity of weights (out_features, in_features)."""
 
 
 _ROW = Granularity("row")

@@ -63,7 +63,7 @@ def test_every_value(unit, name, rng) -> None:  # noqa: F811
 
 
 def test_products(unit, rng) -> None:  # noqa: F811
-    """Of every two dtypes but two of int8, whose product is one of integers."""
+    """Every two dtypes, but two of int8, whose product is one of integers."""
     library, which = unit
     kinds = [*KINDS.values(), wider(which)]
     sizes = (1, 50, 70), (70, 1, 64), (33, 47, 130), (5, 45, 320), (300, 3, 64), (64, 70, 192), (131, 60, 1100)

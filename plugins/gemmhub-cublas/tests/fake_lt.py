@@ -422,7 +422,7 @@ class FakeLt(FakeLibrary):
         return np.frombuffer(ctypes.string_at(address, 4 * count), np.float32).astype(np.float64)
 
     def _factors(self, desc, which, size, k):
-        """What the elements of A, m x k, or of B, n x k, are multiplied by."""
+        """The factors of the elements of A, m x k, or of B, n x k."""
         pointer, mode = {"A": (A_SCALE, A_MODE), "B": (B_SCALE, B_MODE)}[which]
         address, mode = desc[pointer], 0 if mode in self.ignored else desc[mode]
         if not address:

@@ -82,7 +82,7 @@ def test_one_proof_for_all_sizes(home):
 
 @pytest.mark.parametrize("granularity", SCALED)
 def test_other_forms_are_proved_too(home, granularity):
-    """Those for alpha 0, and for a bias at any address."""
+    """Forms for alpha 0, and for a bias at any address."""
     made = ScaledProduct(FakeMemory(home), 32, 64, 256, granularity, alpha=0.5, bias="bfloat16")
     backend = home.backend()
     assert isinstance(backend.offer(made.problem), Offer)

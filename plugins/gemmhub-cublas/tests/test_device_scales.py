@@ -120,7 +120,7 @@ def test_all_of_k(backend, memory, granularity):
 
 @pytest.mark.parametrize("granularity", SCALED)
 def test_another_number_of_rows(backend, memory, granularity):
-    """By the kernel that was prepared, where the layout of the scales does not depend on it."""
+    """The kernel that was prepared runs them, where the layout of the scales does not depend on m."""
     first = ScaledProduct(memory, 64, 512, 1024, granularity)
     kernel = prepared(backend, first)
     for m in (72, 80, 304):

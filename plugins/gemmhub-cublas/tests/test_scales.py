@@ -65,7 +65,7 @@ def scale(axis=None, stride=1, depth_stride=None):
     ("1x128 by 128x128", VEC128, BLOCK128), ("1x128 by 128x1", VEC128, VEC128),
 ])  # fmt: skip
 def test_modes(home, granularity, of_a, of_b, d):
-    """Those of a are the library's B where the result is row-major."""
+    """Scales of a are those of the library's B where the result is row-major."""
     asked = ScaledProduct(FakeMemory(home), 48, 272, 400, granularity, d=d).problem
     found = lowered(asked)
     assert found.swapped == (d == "row")

@@ -13,7 +13,7 @@ from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import InputError
 from gemmhub.operands import OPERANDS
 from gemmhub.testing.axes import LAYOUTS
-from gemmhub.testing.case import Case, lacking
+from gemmhub.testing.case import Case, broadcast, lacking
 from gemmhub.testing.forms import forms
 
 FEATURES = {
@@ -146,9 +146,8 @@ def _set(argument: str, value: object) -> Set[Any]:
 
 
 def _spans_its_batch(case: Case) -> bool:
-    """Whether the operands broadcast to the batch of the case: without a packed b, not all cases of the kit do."""
-    forms = {"full": case.batch, "stride0": case.batch, "one": (1,) * len(case.batch), "outer": case.batch[1:]}
-    a, b = (forms.get(form, ()) for form in (case.a_batch, case.b_batch))
+    """Whether the operands broadcast to the batch of the case: a reduced one may not."""
+    a, b = (broadcast(case.batch, form)[0] for form in (case.a_batch, case.b_batch))
     return np.broadcast_shapes(a, b) == case.batch
 
 

@@ -14,6 +14,15 @@ from gemmhub.operands import OPERANDS
 from gemmhub.testing.axes import DTYPES, Values
 
 
+def broadcast(batch: tuple[int, ...], form: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(batch dimensions of the array, those of its memory) for a form of broadcasting."""
+    if form in ("missing", "stride0", "one"):
+        return {"missing": (), "stride0": batch, "one": (1,) * len(batch)}[form], (1,) * (form != "missing") * len(
+            batch
+        )
+    return (batch[1:], batch[1:]) if form == "outer" else (batch, batch)
+
+
 @dataclass(frozen=True)
 class Case:
     """One test problem. Every field has a plain default, so ``Case(m=3, n=4, k=5)`` is a float32 product."""

@@ -16,7 +16,7 @@ from gemmhub.layout import MatrixLayout
 from gemmhub.operands import OPERANDS, Described, Product, Scale, described, layout
 from gemmhub.operands import Operands as Table
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub.testing.case import Case
+from gemmhub.testing.case import Case, broadcast
 from gemmhub.testing.forms import shape
 from gemmhub.testing.memory import HOST, Array, Memory, Placed, Unrepresentable, strides
 
@@ -79,15 +79,6 @@ def draw_values(
         return values.astype(dtype)
 
 
-def _broadcast(batch: tuple[int, ...], form: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(batch dimensions of the array, those of its memory) for a form of broadcasting."""
-    if form in ("missing", "stride0", "one"):
-        return {"missing": (), "stride0": batch, "one": (1,) * len(batch)}[form], (1,) * (form != "missing") * len(
-            batch
-        )
-    return (batch[1:], batch[1:]) if form == "outer" else (batch, batch)
-
-
 class Operands:
     """All arguments of one call of a kernel, and its expected result."""
 
@@ -126,7 +117,7 @@ class Operands:
         """Values of the inputs before the last rewrite."""
 
     def _matrix(self, dtype: DType, rows: int, cols: int, layout: str, form: str) -> Placed:
-        shape, stored = _broadcast(self.case.batch, form)
+        shape, stored = broadcast(self.case.batch, form)
         placement = strides(layout, stored, rows, cols)
         # Where one matrix serves all (memory 1, array more), the array has a stride of 0.
         steps = tuple(0 if x == 1 else step for x, step in zip(stored, placement.batch))

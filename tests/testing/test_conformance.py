@@ -19,7 +19,7 @@ from gemmhub.capability import Device, Ready
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub.testing import Case, ConformanceSuite, Memory, Unrepresentable, check, draw, matrix
 from gemmhub.testing.axes import axes
-from gemmhub.testing.case import possible
+from gemmhub.testing.case import broadcast, possible
 from gemmhub.testing.cases import _matrix
 from gemmhub.testing.operands import Operands, draw_values
 
@@ -310,8 +310,7 @@ def test_random_problems_are_products_of_numpy() -> None:
     """The operands of a case broadcast to its batch, packed or not."""
     rng = np.random.default_rng()
     for case in (draw(rng) for _ in range(2000)):
-        forms = {"full": case.batch, "stride0": case.batch, "one": (1,) * len(case.batch), "outer": case.batch[1:]}
-        operands = [forms.get(x, ()) for x in (case.a_batch, case.b_batch)]
+        operands = [broadcast(case.batch, form)[0] for form in (case.a_batch, case.b_batch)]
         assert np.broadcast_shapes(*operands) == case.batch, case
 
 

@@ -43,6 +43,8 @@ class Adds(gemmhub.Backend):
     def offer(self, problem):
         if not problem.alpha_is_one or problem.compute_dtype != F32 or problem.packed_by:
             return gemmhub.Refusal("it has no alpha, and float32 sums alone", "scale the operands")
+        if dtypes.saturates(problem.out.dtype):
+            return gemmhub.Refusal("it does not saturate", "choose another out_dtype")
         return Offer((gemmhub.Candidate(seconds=1e-9),))
 
     def prepare(self, problem, candidate, workspace_limit):

@@ -83,7 +83,7 @@ test-versions: $(STAMP)  ## the lowest and the newest of $(VERSIONS) (numpy torc
 test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs torch with CUDA, nvcc, and the packages with [test]
 	$(PYTHON) -m pytest plugins/gemmhub-cublas/tests/test_device.py plugins/gemmhub-cublas/tests/test_device_calls.py \
 		plugins/gemmhub-cublas/tests/test_device_scales.py
-	$(PYTHON) -m pytest plugins/gemmhub-cuda/tests/test_device.py
+	$(PYTHON) -m pytest plugins/gemmhub-cuda/tests/test_device.py plugins/gemmhub-cuda/tests/test_device_quantize.py
 	$(PYTHON) -m pytest plugins/gemmhub-hopper/tests/test_device.py plugins/gemmhub-hopper/tests/test_device_bits.py \
 		plugins/gemmhub-hopper/tests/test_device_eight_bit.py
 	$(PYTHON) -m pytest plugins/gemmhub-musa-sim/tests/test_cuda_device.py

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gemmhub._base.geometry import DeviceView
 from gemmhub._base.promises import is_order
 from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
 from gemmhub.operands import OPERANDS
@@ -167,6 +168,28 @@ class Imported:
     """Number of unusable rows, by reason."""
 
 
+@dataclass(frozen=True)
+class Quantization:
+    """An array on a device to quantize as :func:`gemmhub.quantize` does, and the memory for the results."""
+
+    device: Device
+    x: DeviceView
+    """The array: float8, float16, bfloat16, float32 or float64, with any strides."""
+    q: DeviceView
+    """Memory for the narrow elements, dense, of x's shape: float8_e4m3fn, float8_e5m2 or int8."""
+    scale: DeviceView
+    """float32 scales, one for each group: read where ``given`` is true, else written."""
+    granularity: str
+    """The elements that share a scale: "tensor", "row", "column", "1x128", "128x1" or "128x128"."""
+    given: bool
+    """Whether the scales are the caller's."""
+    stream: int
+    """A native stream handle."""
+    scratch: Callable[[int], int]
+    """Function of a number of bytes that returns the address of as much memory, aligned to 256 bytes: it can be used by
+    work that is put on the stream before :meth:`Backend.quantize` returns."""
+
+
 class Backend(ABC):
     """Subclass this. Only ``name``, ``probe``, ``offer`` and ``prepare`` are required."""
 
@@ -214,6 +237,15 @@ class Backend(ABC):
         rewritten. gemmhub reads its ``nbytes`` alone, the bytes of memory that it holds.
         """
         return Refusal(f"{self.name} has no packed form", "multiply without pack()")
+
+    def quantize(self, task: Quantization) -> Refusal | None:
+        """Put the work on the stream that quantizes an array; return None, or the reason why it does not.
+
+        Codes and scales have the bits that :func:`gemmhub.quantize` has for NumPy, but for those of NaN. It neither
+        synchronizes nor reads device memory: the call may be captured in a graph. What is refused is computed by the
+        operations of the array's library.
+        """
+        return Refusal(f"{self.name} quantizes no arrays", "use the operations of the array's library")
 
     def import_times(self, path: Path, device: Device) -> Imported | Refusal:
         """Read times of this backend's candidates on ``device`` from a file of its library's own profiler."""

@@ -1,7 +1,8 @@
 """The function ``quantize``: an array as narrow elements and the float32 scales that multiply them.
 
 Written once for the operations that NumPy, torch and JAX share; ``library`` is the namespace of these. The computation
-stays on the array's device, and needs temporary arrays of float32 of its size.
+stays on the array's device, and needs temporary arrays of float32 of its size. Tensors on a device go to a backend that
+quantizes them, where there is one (:mod:`gemmhub._choice.quantizers`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gemmhub._arrays.host.operands import SEQUENCES
 from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.operands import torch_dtypes
 from gemmhub._base.wording import did_you_mean, instance
+from gemmhub._choice import quantizers
 from gemmhub.dtypes import DType
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from gemmhub.operands import BLOCK
@@ -116,6 +118,12 @@ def quantize(
     groups = _groups(tuple(x.shape), granularity, block)
     if scale is not None:
         scale = _checked(scale, x, groups, granularity, library)
+    if hasattr(library, "nn") and x.device.type != "cpu" and not _compiling(library):
+        shape = _shape(x, groups, granularity)
+        word = granularity if granularity != "block" else "{}x{}".format(*(block or (1, BLOCK)))
+        made = quantizers.quantized(x, scale, target, word, shape)
+        if made is not None:
+            return made if scale is None else (made[0], scale)
     run = _quantized if library is np or hasattr(library, "nn") else _compiled(sys.modules["jax"])
     with _silent(library):
         q, computed = run(x, scale, wide, target, groups, granularity == "tensor", library)
@@ -170,6 +178,11 @@ def _groups(shape: tuple[int, ...], granularity: object, block: object) -> _Grou
     return of_rows, of_columns
 
 
+def _shape(x: Array, groups: _Groups, granularity: str) -> tuple[int, ...]:
+    """The shape of the scales."""
+    return () if granularity == "tensor" else (*x.shape[:-2], groups[0][0], groups[1][0])
+
+
 def _scale(x: Array, groups: _Groups, target: DType, library: Any) -> Array:
     """The scale of each group: its largest finite magnitude over the largest number of the dtype."""
     unread = nan if target.kind == "i" else 0.0
@@ -214,8 +227,7 @@ def _checked(scale: Array, x: Array, groups: _Groups, granularity: str, library:
         raise InputError("scale", f"{instance(type(scale))} for {instance(type(x))}", "an array like x", "convert it")
     if str(scale.dtype).rpartition(".")[2] != "float32":
         raise DTypeError("scale", f"dtype {scale.dtype}", "float32", "convert it: its rounding would be silent here")
-    counts = (groups[0][0], groups[1][0])
-    shape = () if granularity == "tensor" else (*x.shape[:-2], *counts)
+    shape = _shape(x, groups, granularity)
     if tuple(scale.shape) != shape and not (granularity == "tensor" and all(n == 1 for n in scale.shape)):
         raise ShapeError("scale", f"shape {tuple(scale.shape)}", f"shape {shape}")
     return scale
@@ -289,6 +301,11 @@ def _cast(x: Array, dtype: DType, library: Any) -> Array:
     if hasattr(library, "nn"):
         return x.to(_of_torch(dtype))
     return x if x.dtype == dtype else x.astype(dtype)
+
+
+def _compiling(torch: Any) -> bool:
+    """Whether torch's compiler traces this thread; not known before torch 2.3."""
+    return bool(getattr(getattr(torch, "compiler", None), "is_compiling", bool)())
 
 
 def _silent(library: Any) -> AbstractContextManager[object]:

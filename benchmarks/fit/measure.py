@@ -1,6 +1,6 @@
 """Time candidates of gemmhub's CUDA backends on random products, all candidates of a product in one run.
 
-    python -m benchmarks.fit.measure DIR [--seconds 500] [--seed 1]
+    python -m benchmarks.fit.measure DIR [--seconds 500] [--seed 1] [--classes NAME...]
 
 train.py fits corrections of cost models to the times. It needs an NVIDIA card, torch, and the plugins to fit; run
 ``gemmhub build hopper`` before. A run appends a line for each product to DIR/CLASS.jsonl and continues where the
@@ -42,7 +42,7 @@ from benchmarks.fit import sample
 from benchmarks.lib.cuda_graphs import Call, launching
 from benchmarks.lib.drawn import Product
 from benchmarks.lib.one_backend import prepared
-from benchmarks.lib.torch_calls import RATES, Setup, torch_calls
+from benchmarks.lib.torch_calls import RATES, Setup, extras, scaled, torch_calls
 from gemmhub.backend import Offer
 from gemmhub.capability import Absent, Refusal
 from gemmhub.problem import GemmProblem
@@ -92,8 +92,8 @@ def _held(quiet: threading.Lock, load: Callable[..., int]) -> Callable[..., int]
 class Prepared(NamedTuple):
     number: int
     product: Product
-    calls: dict[tuple[str, str], Call]
-    """Calls by (backend, candidate), the most promising first."""
+    kernels: dict[tuple[str, str], Callable[..., object]]
+    """The ``run`` of kernels by (backend, candidate), the most promising first."""
     failed: list[str]
 
 
@@ -153,16 +153,17 @@ def misaligned(product: Product, asked: GemmProblem) -> bool:
 class Workshop:
     """Threads that prepare products, each class in the order of its numbers."""
 
-    def __init__(self, seed: int, next_numbers: dict[str, int]) -> None:
+    def __init__(self, seed: int, next_numbers: dict[str, int], shares: dict[str, float]) -> None:
+        """Begin to prepare products with the ``next_numbers`` of each class; ``shares`` of the time for each."""
         self.quiet = threading.Lock()
-        self._seed, self._next = seed, next_numbers
+        self._seed, self._next, self._shares = seed, next_numbers, shares
         self._own = threading.local()
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(max(2, min(_THREADS, (os.cpu_count() or 4) - 2)))
         self._waiting: dict[str, deque[Future[Prepared | None]]] = {name: deque() for name in next_numbers}
         for i in range(_AHEAD):
             for name in next_numbers:
-                if i < max(_AHEAD_LEAST, sample.SHARES[name] * _AHEAD):
+                if i < max(_AHEAD_LEAST, shares[name] * _AHEAD):
                     self._submit(name)
 
     def _submit(self, name: str) -> None:
@@ -187,7 +188,7 @@ class Workshop:
                 return None
             try:
                 kernel = prepared(backend, asked, candidate, workspace)
-                found.calls[backend.name, known_as] = launching(kernel.run)
+                found.kernels[backend.name, known_as] = kernel.run
             except Exception as error:
                 found.failed.append(f"{backend.name} {candidate}: {type(error).__name__}: {error}"[:200])
         return found
@@ -195,12 +196,12 @@ class Workshop:
     def take(self, spent: dict[str, float], seconds: float) -> tuple[str, Prepared | None]:
         """Return a prepared product of the class furthest behind its share; None after ``seconds``."""
         allowed = sum(spent.values()) * _SLACK + _SLACK_SECONDS
-        heads = {name: x[0] for name, x in self._waiting.items() if spent[name] <= sample.SHARES[name] * allowed}
+        heads = {name: x[0] for name, x in self._waiting.items() if spent[name] <= self._shares[name] * allowed}
         wait(heads.values(), seconds, FIRST_COMPLETED)
         ready = [name for name, head in heads.items() if head.done()]
         if not ready:
             return "", None
-        name = min(ready, key=lambda name: spent[name] / sample.SHARES[name])
+        name = min(ready, key=lambda name: spent[name] / self._shares[name])
         found = self._waiting[name].popleft().result()
         self._submit(name)
         return name, found
@@ -255,13 +256,14 @@ def measure(found: Prepared, quiet: threading.Lock) -> dict[str, Any]:
     """Measure a product; return its row. The current stream must be one that the driver does not synchronise."""
     product = found.product
     torch.backends.cuda.matmul.allow_tf32 = product.dtype == "tf32"
-    rig = FitRig(product)
-    theirs = {("torch", name): call for name, call in torch_calls(product, {}).items()}
+    rig, more = FitRig(product), extras(product)
+    theirs = {("torch", name): call for name, call in torch_calls(product, more).items()}
+    ours = {key: launching(run, **more) for key, run in found.kernels.items()}
     most = max(_LEAST, int(_CARD_TIME / (rig.seconds * rig.calls * (1 + _LOOKS + 0.4 * _ROUNDS))))
-    calls = {**theirs, **dict(list(found.calls.items())[: most - len(theirs)])}
+    calls = {**theirs, **dict(list(ours.items())[: most - len(theirs)])}
     failed = list(found.failed)
-    ran = checked(product, rig, calls, failed)
-    wrong = [key for key in ran if key in found.calls and not ran[key]]
+    ran = checked(product, rig, calls, more, failed)
+    wrong = [key for key in ran if key in ours and not ran[key]]
     numbers = {}
     for key in [key for key in ran if key not in wrong]:
         try:
@@ -293,15 +295,17 @@ def timed(rig: FitRig, numbers: dict[tuple[str, str], int]) -> dict[tuple[str, s
 
 
 def checked(
-    product: Product, rig: FitRig, calls: dict[tuple[str, str], Call], failed: list[str]
+    product: Product, rig: FitRig, calls: dict[tuple[str, str], Any], more: dict[str, Any], failed: list[str]
 ) -> dict[tuple[str, str], bool]:
     """Compare some rows of each result with float64's."""
     a, b, out = rig.sets[0]
     batch, m, _, _ = product.sizes
     last = (lambda x: x[-1]) if batch > 1 else (lambda x: x)
     rows = torch.linspace(0, m - 1, min(_SAMPLE, m), device="cuda").long()
-    exact = last(a)[rows].double() @ last(b).double()
-    allowed = _TOLERANCES.get(product.dtype, 0.05) * (exact.square().mean().sqrt() + 0.4 * exact.abs())
+    exact = torch.matmul(*scaled(last(a), last(b), more, rows))
+    allowed = _TOLERANCES.get("" if product.scales else product.dtype, 0.05) * (
+        exact.square().mean().sqrt() + 0.4 * exact.abs()
+    )
     verdicts = {}
     for key, call in calls.items():
         out.fill_(float("nan") if out.is_floating_point() else 77)
@@ -356,17 +360,20 @@ def main() -> int:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--seconds", type=float, default=500.0, help="length of this run, imports included")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--classes", nargs="+", choices=sample.SHARES, default=list(sample.SHARES), metavar="NAME")
     options = parser.parse_args()
     start = time.monotonic() - time.process_time()  # before imports
     sys.setswitchinterval(5e-4)  # the timing thread must not wait long for preparing ones
     begun(
         options.folder, card_facts(Tools(threading.Lock())), f"python -m benchmarks.fit.measure --seed {options.seed}"
     )
-    workshop = Workshop(options.seed, sample.numbers(options.folder))
+    numbers, whole = sample.numbers(options.folder), sum(sample.SHARES[name] for name in options.classes)
+    shares = {name: sample.SHARES[name] / whole for name in options.classes}
+    workshop = Workshop(options.seed, {name: numbers[name] for name in shares}, shares)
     rows, began = [], time.monotonic()
-    spent = dict.fromkeys(sample.SHARES, 0.0)
+    spent = dict.fromkeys(shares, 0.0)
     end = start + options.seconds - 3.0
-    files = {name: (options.folder / f"{name}.jsonl").open("a", buffering=1) for name in sample.SHARES}
+    files = {name: (options.folder / f"{name}.jsonl").open("a", buffering=1) for name in shares}
     with torch.cuda.stream(torch.cuda.Stream()):
         while time.monotonic() < end:
             name, found = workshop.take(spent, end - time.monotonic())

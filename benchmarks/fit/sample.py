@@ -14,7 +14,10 @@ from benchmarks.lib.drawn import CUDA_L2, FP8, LARGE, Product, Sizes
 from benchmarks.lib.drawn import DEVICE as DEVICE
 from benchmarks.lib.drawn import problem as problem
 
-SHARES = {"half": 0.50, "odd": 0.15, "float32": 0.12, "tf32": 0.10, "few": 0.08, "batches": 0.05}
+SHARES = {
+    "half": 0.45, "odd": 0.13, "float32": 0.11, "tf32": 0.09, "few": 0.07, "batches": 0.05,
+    "float8": 0.06, "int8": 0.04,
+}  # fmt: skip
 """Shares of the time, by class of products."""
 MOST_OPERATIONS = 1e12
 _MOST_ELEMENTS = 5e8
@@ -50,10 +53,20 @@ def _drawn(rng: np.random.Generator, name: str, number: int) -> Product:
     if name == "few":
         sizes = (drawn.decode, drawn.decode, _columns, drawn.skinny, drawn.long_k)[number % 5](rng)
         return Product(name, ("bfloat16", "float16", "float32")[number // 5 % 3], orders, sizes)
-    if number % 4 == 3:
-        return Product(name, ("int8", FP8)[number // 4 % 2], "nt", drawn.between(1e8, MOST_OPERATIONS, 16)(rng))
-    sizes = (drawn.batches, drawn.tiny_batches, drawn.batches)[number % 4](rng)
-    return Product(name, ("bfloat16", "float16", "float32", "tf32")[number // 4 % 4], orders, sizes)
+    if name in ("float8", "int8"):
+        return _eight_bit(rng, name, number)
+    sizes = (drawn.batches, drawn.tiny_batches, drawn.batches)[number % 3](rng)
+    return Product(name, ("bfloat16", "float16", "float32", "tf32")[number // 3 % 4], orders, sizes)
+
+
+def _eight_bit(rng: np.random.Generator, name: str, number: int) -> Product:
+    """Draw a product of 8-bit operands; that of every third number has few rows."""
+    low, high = ((1e8, LARGE), (LARGE, MOST_OPERATIONS))[number % 2]
+    few = Sizes(1, drawn.power(rng, 0, 6), drawn.power(rng, 9, 14, 16), drawn.power(rng, 9, 14, 16))
+    sizes = few if number % 3 == 2 else drawn.between(low, high, 16)(rng)
+    if name == "int8":
+        return Product(name, "int8", "nt", sizes, scales=("", "", "row")[number // 3 % 3])
+    return Product(name, FP8, "nt", sizes, scales=("tensor", "block", "row", "block")[number // 3 % 4])
 
 
 def _table(rng: np.random.Generator) -> Sizes:
@@ -81,17 +94,20 @@ def _columns(rng: np.random.Generator) -> Sizes:
 def of(row: dict[str, Any]) -> Product:
     """Return the product of a row of measure.py."""
     sizes = Sizes(row["batch"], row["m"], row["n"], row["k"])
-    return Product(row["class"], row["dtype"], row["orders"], sizes)
+    return Product(row["class"], row["dtype"], row["orders"], sizes, scales=row.get("scales", ""))
 
 
 def row(product: Product) -> dict[str, Any]:
     """Return the facts of a product for :func:`of`."""
     facts = {"class": product.name, "dtype": product.dtype, "orders": product.orders}
+    if product.scales:
+        facts["scales"] = product.scales
     return {**facts, **product.sizes._asdict()}
 
 
 def words(row: dict[str, Any]) -> str:
-    return f"{row['dtype']} {row['orders']} {row['batch']} x {row['m']} x {row['n']} x {row['k']}"
+    scales = f" scaled by {row['scales']}" * ("scales" in row)
+    return f"{row['dtype']}{scales} {row['orders']} {row['batch']} x {row['m']} x {row['n']} x {row['k']}"
 
 
 def read(file: Path) -> list[dict[str, Any]]:

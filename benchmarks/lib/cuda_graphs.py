@@ -26,12 +26,13 @@ _SETTLING = 0.03
 """Seconds of work on the card before the timing."""
 
 
-def launching(run: Callable[..., object]) -> Call:
-    """Return ``run`` of a gemmhub kernel as a call of a plain product on torch's current stream."""
+def launching(run: Callable[..., object], **operands: Any) -> Call:
+    """Return ``run`` of a gemmhub kernel as a call on torch's current stream, with further operands of the product."""
 
     def call(a: Any, b: Any, out: Any) -> None:
         stream = torch.cuda.current_stream().cuda_stream
-        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), 1, 0, stream)
+        addresses = {name: x.data_ptr() for name, x in operands.items()}
+        run(a.data_ptr(), b.data_ptr(), out.data_ptr(), 1, 0, stream, **addresses)
 
     return call
 

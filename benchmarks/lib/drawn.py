@@ -12,6 +12,7 @@ import numpy as np
 from gemmhub.capability import Device
 from gemmhub.dtypes import as_dtype
 from gemmhub.layout import MatrixLayout
+from gemmhub.operands import Operands, Scale, blocks
 from gemmhub.problem import GemmProblem, Operand
 
 DEVICE = Device("cuda", 0)
@@ -20,7 +21,7 @@ CUDA_L2 = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 """Sizes of CUDA-L2's public table."""
 LARGE = 1e10
 """Least number of operations of a large product."""
-_RESULTS = {"int8": "int32", FP8: "bfloat16"}
+_RESULTS = {"int8": "int32", FP8: "bfloat16", "tf32": "float32"}
 
 
 class Sizes(NamedTuple):
@@ -38,6 +39,14 @@ class Product(NamedTuple):
     orders: str
     sizes: Sizes
     epilogue: str = ""
+    scales: str = ""
+    """Granularity of the scales: "tensor" for one factor an operand, "row" for one for each row of a and column of b,
+    "block" for blocks of 1 x 128 of a by 128 x 128 of b; "" for no scales."""
+
+    @property
+    def result(self) -> str:
+        """The dtype of the result."""
+        return "bfloat16" if self.scales else _RESULTS.get(self.dtype, self.dtype)
 
     @property
     def flops(self) -> float:
@@ -142,9 +151,26 @@ def problem(drawn: Product) -> GemmProblem:
         Operand(dtype, MatrixLayout.contiguous(*shape, batch, "col" if letter == "t" else "row"), 256)
         for shape, letter in zip(((m, k), (k, n)), drawn.orders)
     )
-    result = as_dtype(_RESULTS.get(drawn.dtype, dtype.name))
-    compute = "int32" if drawn.dtype == "int8" else "float32"
+    compute = "int32" if drawn.dtype == "int8" and not drawn.scales else "float32"
+    out = Operand(as_dtype(drawn.result), MatrixLayout.contiguous(m, n, batch), 256)
     return GemmProblem(
-        m, n, k, a, b, Operand(result, MatrixLayout.contiguous(m, n, batch), 256), as_dtype(compute), batch,
-        precision="tf32" if drawn.dtype == "tf32" else "ieee", device=DEVICE,
+        m, n, k, a, b, out, as_dtype(compute), batch,
+        operands=Operands(_scales(drawn)), precision="tf32" if drawn.dtype == "tf32" else "ieee", device=DEVICE,
     )  # fmt: skip
+
+
+def _scales(drawn: Product) -> dict[str, Scale]:
+    """Return the scales of a product, in the layouts of cuBLASLt."""
+    if not drawn.scales:
+        return {}
+    deep = padded(blocks(drawn.sizes.k))
+    of_a, of_b = {
+        "tensor": (Scale(None), Scale(None)), "row": (Scale("m"), Scale("n")),
+        "block": (Scale("m", 1, True, drawn.sizes.m), Scale("n blocks", deep, True, 1)),
+    }[drawn.scales]  # fmt: skip
+    return {"scale_a": of_a, "scale_b": of_b}
+
+
+def padded(count: int) -> int:
+    """Return the blocks of K that cuBLASLt has room for in scales of 128 x 128, where there are ``count``."""
+    return -(-count // 4) * 4

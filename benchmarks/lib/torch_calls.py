@@ -14,8 +14,9 @@ import torch
 import gemmhub
 from benchmarks.lib import results
 from benchmarks.lib.cuda_graphs import Rig
-from benchmarks.lib.drawn import FP8, Product
+from benchmarks.lib.drawn import FP8, Product, padded
 from gemmhub.epilogues import EPILOGUES
+from gemmhub.operands import BLOCK, blocks
 
 RATES = {
     "bfloat16": 6e14, "float16": 6e14, "tf32": 3e14, "float32": 5e13, "float64": 5e13, "complex64": 4e13,
@@ -38,8 +39,8 @@ class Setup(Rig):
     def _operands(self, m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
         batch = self.product.sizes.batch
         a, b = _random(batch, m, k, order[0], dtype), _random(batch, k, n, order[1], dtype)
-        result = {"int8": torch.int32, FP8: torch.bfloat16}.get(self.product.dtype, dtype)
-        return a, b, torch.empty((batch, m, n) if batch > 1 else (m, n), device="cuda", dtype=result)
+        shape = (batch, m, n) if batch > 1 else (m, n)
+        return a, b, torch.empty(shape, device="cuda", dtype=call_key(self.product.result))
 
 
 def call_key(dtype: str) -> torch.dtype:
@@ -63,6 +64,8 @@ def _random(batch: int, rows: int, cols: int, order: str, dtype: torch.dtype) ->
 def extras(product: Product) -> dict[str, Any]:
     """Return the operands of the epilogue, as options of gemmhub.matmul."""
     _, m, n, _ = product.sizes
+    if product.scales:
+        return dict(zip(("scale_a", "scale_b"), scales(*product.sizes[1:], product.scales)))
     if not product.epilogue:
         return {}
     if product.epilogue == "beta c":
@@ -71,14 +74,42 @@ def extras(product: Product) -> dict[str, Any]:
     return {"bias": torch.randn(n, device="cuda", dtype=call_key(product.dtype)), "activation": activation}
 
 
+def scales(m: int, n: int, k: int, granularity: str) -> tuple[Any, Any]:
+    """Return random scales of a and b, in the shapes that torch and gemmhub take and the strides of cuBLASLt."""
+    deep = blocks(k)
+
+    def drawn_scales(*shape: int) -> Any:
+        return torch.rand(shape, device="cuda") + 0.5
+
+    if granularity == "tensor":
+        return drawn_scales(), drawn_scales()
+    if granularity == "row":
+        return drawn_scales(m, 1), drawn_scales(1, n)
+    return drawn_scales(deep, m).t(), drawn_scales(blocks(n), padded(deep))[:, :deep].t()
+
+
+def scaled(a: Any, b: Any, more: dict[str, Any], rows: Any) -> tuple[Any, Any]:
+    """Return rows of a, and b, in float64 and times the scales that ``more`` has."""
+    left, other = a[rows].double(), b.double()
+    if "scale_a" not in more:
+        return left, other
+    of_a, of_b = more["scale_a"].double(), more["scale_b"].double()
+    k, n = other.shape
+    if of_b.ndim and of_b.shape != (1, n):
+        of_a = of_a.repeat_interleave(BLOCK, 1)[:, :k]
+        of_b = of_b.repeat_interleave(BLOCK, 0)[:k].repeat_interleave(BLOCK, 1)[:, :n]
+    return left * (of_a[rows] if of_a.ndim else of_a), other * of_b
+
+
 def torch_calls(product: Product, more: dict[str, Any]) -> dict[str, Callable[[Any, Any, Any], object]]:
     """Return the calls of torch that compute a product."""
     if product.dtype == "int8":
-        return {"_int_mm": lambda a, b, out: torch._int_mm(a, b, out=out)}
+        return {} if product.scales else {"_int_mm": lambda a, b, out: torch._int_mm(a, b, out=out)}
     if product.dtype == FP8:
         one = torch.ones((), device="cuda")
+        factors = more.get("scale_a", one), more.get("scale_b", one)
         return {
-            "_scaled_mm": lambda a, b, out: torch._scaled_mm(a, b, one, one, out_dtype=out.dtype, out=out),
+            "_scaled_mm": lambda a, b, out: torch._scaled_mm(a, b, *factors, out_dtype=out.dtype, out=out),
         }
     if product.epilogue == "beta c":
         return {"addmm": lambda a, b, out: torch.addmm(more["c"], a, b, beta=0.5, out=out)}
@@ -101,7 +132,7 @@ def right(product: Product, rig: Setup, call: Callable[[Any, Any, Any], object],
         a, b, out = a[-1], b[-1], out[-1]
     rows = torch.linspace(0, product.sizes.m - 1, min(_ROWS, product.sizes.m), device="cuda").long()
     wide = torch.complex128 if out.is_complex() else torch.float64
-    exact = a[rows].to(wide) @ b.to(wide)
+    exact = a[rows].to(wide) @ b.to(wide) if out.is_complex() else torch.matmul(*scaled(a, b, more, rows))
     if "c" in more:
         exact = exact + 0.5 * more["c"][rows].double()
     if "bias" in more:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
+from statistics import geometric_mean
 
+from benchmarks.lib.results import FOLDER
 from benchmarks.pages.tables import rows
 from gemmhub.numpy_backend.backend import NumpyBackend
 from gemmhub.scale_layouts import LAYOUTS, REFUSED
@@ -60,3 +63,17 @@ def backends() -> list[str]:
         of_result = (taken(takes, name, "tensor") for name in ("scale_out", "amax"))
         body.append((words, *("yes" if x else "" for x in (*pairs, *of_result))))
     return rows(("backend", *_COLUMNS, "`scale_out`", "`amax`"), body)
+
+
+def on_a_card() -> list[str]:
+    """Return the times of torch over gemmhub's by granularity and rows, on an H100."""
+    found = json.loads((FOLDER / "h100" / "scaled.json").read_text(encoding="utf-8"))["rows"]
+    body = []
+    for granularity, size in dict.fromkeys((row["granularity"], row["rows"]) for row in found):
+        mine = [row["us"] for row in found if (row["granularity"], row["rows"]) == (granularity, size)]
+        cells = []
+        for name in ("torch", "torch fast"):
+            ratios = [us[name] / us["gemmhub"] for us in mine if name in us]
+            cells.append(f"{geometric_mean(ratios):.2f} ({min(ratios):.2f})" if ratios else "refused")
+        body.append((granularity, size, len(mine), *cells))
+    return rows(("scales", "rows", "products", "torch, slow accumulation", "torch, fast accumulation"), sorted(body))

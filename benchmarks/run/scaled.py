@@ -8,8 +8,10 @@ columns of b ("row"), or blocks of 1 x 128 of a by 128 x 128 of b ("block"). m i
 8192, n and k log-uniformly from 512 to 16384, multiples of 128, k at times with a remainder of 16 elements; b is
 column-major, the result bfloat16. Scales lie in memory as cuBLASLt reads them. Timed in one run are torch's call with
 slow accumulation, which keeps the bound of gemmhub's products, with fast accumulation, which torch refuses for blocks,
-and a plan of gemmhub, by one backend alone with ``--backend``. What a torch or a backend refuses is printed and left
-out. No records are used. Some rows of every result are compared with float64. Geometric means are printed last.
+and a plan of gemmhub, by one backend alone with ``--backend``. What torch or a backend refuses is printed and left out.
+torch 2.11 takes scales of 128 x 128 without the padding that cuBLASLt reads, and is then wrong in the same time: that
+is printed, and no failure. No records are used. Some rows of every result are compared with float64. Geometric means
+are printed last.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import gemmhub
 from benchmarks.lib import results
 from benchmarks.lib.cuda_graphs import Call, Rig
 from benchmarks.lib.drawn import FP8, power
-from benchmarks.lib.torch_calls import RATES, chosen, without_records
+from benchmarks.lib.torch_calls import RATES, chosen, scaled, scales, without_records
 
 GRANULARITIES = ("tensor", "row", "block")
 ROWS = {"m 1 to 64": (0, 6), "m 64 to 8192": (6, 13)}
@@ -66,7 +68,11 @@ class Setup(Rig):
         _, _, m, n, k = self.product = product
         seconds = max(4e-6, 2.0 * m * n * k / RATES[FP8])
         super().__init__(m, n, k, "nt", torch.float8_e4m3fn, seconds)
-        self.scale_a, self.scale_b = scales(product)
+        self.scale_a, self.scale_b = scales(m, n, k, product.granularity)
+        # torch 2.11 refuses the padding that blocks of 128 x 128 have unless 4 divides their number along K; without
+        # it, what cuBLASLt reads is wrong, in the same time.
+        padded = product.granularity == "block" and self.scale_b.stride(1) != self.scale_b.shape[0]
+        self.scale_b_of_torch = self.scale_b.t().contiguous().t() if padded else self.scale_b
 
     @staticmethod
     def _operands(m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
@@ -74,27 +80,11 @@ class Setup(Rig):
         return a, b.t(), torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
 
 
-def scales(product: Product) -> tuple[Any, Any]:
-    """Return random scales of a and b, in the shapes that both libraries take and the strides of cuBLASLt."""
-    granularity, _, m, n, k = product
-    deep = -(-k // _BLOCK)
-
-    def drawn_scales(*shape: int) -> Any:
-        return torch.rand(shape, device="cuda") + 0.5
-
-    if granularity == "tensor":
-        return drawn_scales(), drawn_scales()
-    if granularity == "row":
-        return drawn_scales(m, 1), drawn_scales(1, n)
-    padded = drawn_scales(-(-n // _BLOCK), -(-deep // 4) * 4)
-    return drawn_scales(deep, m).t(), padded[:, :deep].t()
-
-
 def torch_call(rig: Setup, fast: bool) -> Call:
     """Return torch's call."""
 
     def call(a: Any, b: Any, out: Any) -> None:
-        torch._scaled_mm(a, b, rig.scale_a, rig.scale_b, out_dtype=out.dtype, use_fast_accum=fast, out=out)
+        torch._scaled_mm(a, b, rig.scale_a, rig.scale_b_of_torch, out_dtype=out.dtype, use_fast_accum=fast, out=out)
 
     return call
 
@@ -105,13 +95,7 @@ def right(rig: Setup, call: Call, fast: bool) -> bool:
     out.fill_(float("nan"))
     call(a, b, out)
     rows = torch.linspace(0, rig.product.m - 1, min(_CHECKED_ROWS, rig.product.m), device="cuda").long()
-    left, other = a[rows].double(), b.double()
-    of_a, of_b = rig.scale_a.double(), rig.scale_b.double()
-    if rig.product.granularity == "block":
-        k, n = other.shape
-        of_a = of_a.repeat_interleave(_BLOCK, 1)[:, :k]
-        of_b = of_b.repeat_interleave(_BLOCK, 0)[:k].repeat_interleave(_BLOCK, 1)[:, :n]
-    exact = (left * (of_a[rows] if of_a.ndim else of_a)) @ (other * of_b)
+    exact = torch.matmul(*scaled(a, b, {"scale_a": rig.scale_a, "scale_b": rig.scale_b}, rows))
     size = exact.square().mean().sqrt()
     tolerance = 0.02 if fast else 0.004
     return bool(((out[rows].double() - exact).abs() <= tolerance * (size + exact.abs())).all())
@@ -188,7 +172,7 @@ def main() -> int:
         ready = {name: s.versions for name, s in gemmhub.backends().items() if s.state == "ready"}
         results.save(options.json, seed=options.seed, backends=ready, rows=rows)
     print("\n".join(table(rows)))
-    return int(any(row["wrong"] for row in rows))
+    return int(any(OURS in row["wrong"] for row in rows))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,9 @@ def test_classes_are_what_they_are_called():
     large = sum(product.flops >= sample.drawn.LARGE for product in drawn["half"])
     assert 80 < large < 120
     assert min(min(product.sizes[1:3]) for product in drawn["few"]) == 1
-    assert {product.dtype for product in drawn["batches"]} > {"int8", "float8_e4m3fn", "float32", "tf32"}
+    assert {product.dtype for product in drawn["batches"]} == {"bfloat16", "float16", "float32", "tf32"}
+    assert {product.scales for product in drawn["float8"]} == {"tensor", "row", "block"}
+    assert {(product.scales, product.result) for product in drawn["int8"]} == {("", "int32"), ("row", "bfloat16")}
     assert sum(sample.SHARES.values()) == pytest.approx(1)
 
 

@@ -72,7 +72,7 @@ def build(machine):
             self.host, self.dtype, self.device, self._owner = host, kind, place, owner
             self.requires_grad, self.layout = False, torch.strided
             self._conj = self._neg = False
-            self.is_nested, self._inference = False, modes["inference"]
+            self.is_nested, self.is_meta, self._inference = False, False, modes["inference"]
 
         @property
         def is_cpu(self):

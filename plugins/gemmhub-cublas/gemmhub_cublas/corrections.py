@@ -16,9 +16,9 @@ from gemmhub_cublas import lower, model
 from gemmhub_cublas.lower import Lowered
 from gemmhub_cublas.model import Card
 
-KINDS = ("half", "tf32", "single", "byte")
-"""Kinds of products, each with a correction of its own: 16-bit floats, tf32, float32, and int8 and fp8. float64 and
-complex products have none.
+KINDS = ("half", "tf32", "single", "byte", "byte_rows", "byte_blocks")
+"""Kinds of products, each with a correction of its own: 16-bit floats, tf32, float32, int8 and fp8, and fp8 with scales
+of rows and with scales of blocks. float64 and complex products have none.
 """
 FIRST = "first"
 """Name of the one candidate: the first algorithm that the library proposes."""
@@ -50,7 +50,12 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Describe
 
 def network_of(problem: GemmProblem) -> str | None:
     """Return one of :data:`KINDS`; None for float64 and complex products."""
-    return model.dtype_class(problem) if problem.compute_dtype.name in ("float32", "int32") else None
+    if problem.compute_dtype.name not in ("float32", "int32"):
+        return None
+    scales = [x for name in ("scale_a", "scale_b") if (x := problem.operands.get(name)) is not None]
+    if any(x.depth for x in scales):
+        return "byte_blocks"
+    return "byte_rows" if any(x.axis for x in scales) else model.dtype_class(problem)
 
 
 def find(problem: GemmProblem, card: Card, library: str) -> Correction | None:
@@ -64,9 +69,9 @@ def seconds(problem: GemmProblem, lowered: Lowered, card: Card, library: str) ->
     if not model.rated(card):
         return None
     modelled, correction = model.seconds(problem, lowered, card), find(problem, card, library)
-    factor = model.byte_order(problem, lowered) * model.scales(lowered)
+    factor = model.byte_order(problem, lowered)
     if correction is None or problem.k == 0:
-        return factor * modelled
+        return factor * model.scales(lowered) * modelled
     return factor * modelled * float(correction.factors([_features(problem, lowered, card, modelled)])[0])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_lt import A_MODE, A_SCALE, B_MODE, B_SCALE, D_SCALE, FAST
 from fakes import Arrays, FakeMemory, Home, bias, operand, problem
-from gemmhub_cublas import scales
+from gemmhub_cublas import model, scales
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.lower import lowered
 from gemmhub_cublas.scales import BLOCK128, OUTER, SCALAR, VEC128, Scaling
@@ -236,7 +236,7 @@ def test_scales_of_blocks_have_their_estimate(home):
         backend.offer(ScaledProduct(FakeMemory(home), 64, 512, 1024, name).problem).first.seconds
         for name in ("tensor", "1x128 by 128x128")
     )
-    assert blocks == pytest.approx(1.1 * plain)
+    assert blocks == pytest.approx(model.BLOCKS * plain)
 
 
 def test_alpha_zero_reads_no_factors(home):

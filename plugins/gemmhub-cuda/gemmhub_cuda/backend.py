@@ -9,8 +9,8 @@ from gemmhub_nvidia import nvrtc
 from gemmhub_nvidia.driver import Driver
 from gemmhub_nvidia.nvrtc import Compiler
 
-from gemmhub.backend import BASIC, WORKSPACE, Candidate, Kernel, Offer
-from gemmhub.capability import Ready, Refusal
+from gemmhub.backend import BASIC, WORKSPACE, Candidate, Kernel, Offer, Quantization
+from gemmhub.capability import Device, Ready, Refusal
 from gemmhub.kit.corrections import NOTE, UNMEASURED
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
 from gemmhub.problem import GemmProblem
@@ -19,6 +19,7 @@ from gemmhub_cuda.candidate import BATCH_ORDERS, Choice, named
 from gemmhub_cuda.cost import corrections, model, wave_model
 from gemmhub_cuda.launch import Launch
 from gemmhub_cuda.lower import check_types, lowered
+from gemmhub_cuda.quantize import Quantizer
 from gemmhub_cuda.variants import sources
 from gemmhub_cuda.variants.form import ACTIVATIONS
 from gemmhub_cuda.variants.variant import Variant
@@ -48,17 +49,23 @@ class CudaBackend(MachineBackend[probe.Machine]):
         """Tests pass other functions that open the driver and the compiler."""
         super().__init__(lambda: probe.look(open_driver, open_compiler))
         self._functions: dict[tuple[int, Variant], int] = {}
+        self._quantizer = Quantizer()
 
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)
 
     def _refusal(self, problem: GemmProblem) -> Refusal | None:
         """Return a refusal of operands on another device, and of dtypes or an epilogue without a kernel."""
+        refusal = self._elsewhere(problem.device)
+        return refusal or check_types(problem, self.machine.cards[problem.device.index].capability)
+
+    def _elsewhere(self, device: Device) -> Refusal | None:
+        """Return a refusal of a device without kernels."""
         indices = [gpu.index for gpu in self.machine.usable]
-        if problem.device.type == "cuda" and problem.device.index in indices:
-            return check_types(problem, self.machine.cards[problem.device.index].capability)
+        if device.type == "cuda" and device.index in indices:
+            return None
         return Refusal(
-            f"the operands are on {problem.device}, for which there are no kernels",
+            f"the operands are on {device}, for which there are no kernels",
             f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
         )
 
@@ -133,6 +140,14 @@ class CudaBackend(MachineBackend[probe.Machine]):
             alone=len(machine.gpus) == 1,
         )  # fmt: skip
         return Kernel(launch.run, _words(choice), choice.workspace_bytes)
+
+    def quantize(self, task: Quantization) -> Refusal | None:
+        """Quantize in one pass over x where a CTA holds its groups, in two where they are larger.
+
+        Refuses other dtypes than float16, bfloat16 and float32, and strides that the kernel does not read.
+        """
+        refusal = self._elsewhere(task.device)
+        return refusal or self._quantizer.run(task, self.machine.gpus[task.device.index], self.machine.compiler)
 
     def _function(self, index: int, variant: Variant) -> int:
         """Return the handle of a variant on a device; it is compiled and loaded once."""

@@ -6,13 +6,21 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 
-from gemmhub_cuda.variants.sources import source
+from gemmhub_cuda import quantize
+from gemmhub_cuda.variants import sources
 from gemmhub_nvidia import nvrtc
 from gemmhub_nvidia.nvrtc import Compiled, CompilerError
 from tiers import half
 
 LIMITS = {(8, 0): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (9, 0): 227 * 1024}
 """Bytes of shared memory of a CTA, by compute capability."""
+
+
+def source(variant, capability):
+    """Return the source of a variant of a product, or of quantization."""
+    if isinstance(variant, quantize.Variant):
+        return variant.source(capability)
+    return sources.source(variant, capability)
 
 
 def compiled(case):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import emulated
+from gemmhub_cuda import quantize
 from gemmhub_cuda.launch import Params
 from gemmhub_nvidia.testing.fake_cuda import H200
 from gemmhub_nvidia.testing.fake_kernels import FakeKernels
@@ -25,8 +26,11 @@ class FakeCuda(FakeKernels):
         assert module["arch"] == f"sm_{self.attributes[75]}{self.attributes[76]}", "compiled for another card"
         return module
 
+    def entry_points(self, module):
+        return (quantize.KERNEL,) if module["main"] == quantize.MAIN else super().entry_points(module)
+
     def sizes(self, kernel):
-        return (ctypes.sizeof(Params),)
+        return (ctypes.sizeof(_params(kernel)),)
 
     def check(self, kernel, launch):
         macros = kernel.module["macros"]
@@ -36,7 +40,9 @@ class FakeCuda(FakeKernels):
         assert launch.grid[2] <= 65535
 
     def execute(self, kernel, launch):
-        macros, params = kernel.module["macros"], Params.from_buffer_copy(launch.parameters[0])
+        macros, params = kernel.module["macros"], _params(kernel).from_buffer_copy(launch.parameters[0])
+        if kernel.name != "gemm":
+            macros = {**macros, "ENTRY": kernel.name}
         try:
             emulated.run(
                 kernel.module["main"], macros, params, launch.grid, launch.block[0], launch.shared, [], [EVERYWHERE],
@@ -45,3 +51,8 @@ class FakeCuda(FakeKernels):
         except emulated.EmulatorError as error:
             return str(error)
         return ""
+
+
+def _params(kernel):
+    """The structure of a kernel's parameters."""
+    return quantize.Params if kernel.module["main"] == quantize.MAIN else Params

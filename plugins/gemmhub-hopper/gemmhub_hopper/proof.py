@@ -1,9 +1,10 @@
 """The proof that the 8-bit kernels are right on a card: small products with exact results, before any is offered.
 
-These kernels were written without a card (docs/hopper.md). So in each process, for each device and pair of formats,
-two products run first: a wide tile with multicast, and a small one with swapped operands and a copied one. Their data
-are whole numbers whose sums are exact if, and only if, 8-bit floats are promoted in time: sums of a block of K have
-13 bits, those of all of K have more than the 14 that tensor cores keep.
+Other cards, drivers and compilers than those that were tried may differ in what the kernels rely on: the bits that
+tensor cores keep. So in each process, for each device and pair of formats, two products run first: a wide tile with
+multicast, and a small one with swapped operands and a copied one. Their data are whole numbers whose sums are exact
+if, and only if, 8-bit floats are promoted in time: sums of a block of K have 13 bits, those of all of K have more than
+the 14 that tensor cores keep.
 """
 
 from __future__ import annotations

@@ -654,6 +654,7 @@ EIGHT_BIT_PRODUCTS = (
     EightBitProduct(Shape(128, 64, 2), 264, 136, 656, b="col", **_E4M3, scale_a="1x128", scale_b="128x1"),
     EightBitProduct(Shape(128, 64, 3, cluster_m=2), 264, 136, 400, b="col", **_E4M3),
     EightBitProduct(_WIDE, 264, 392, 784, b="col", **_E4M3, scale_a="1x128", scale_b="128x128", out="bfloat16"),
+    EightBitProduct(Shape(128, 160, 3), 136, 392, 400, b="col", **_E4M3, scale_a="1x128", scale_b="128x128"),
     EightBitProduct(_TALL, 264, 264, 656, b="col", **_E5M2, scale_a="1x128", scale_b="128x128", out="bfloat16"),
     EightBitProduct(_TALL, 264, 264, 400, b="col", **_INT8, out="int32"),
     EightBitProduct(Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 136, 656, b="col", **_E4M3, scale_a="1x128"),

@@ -88,8 +88,8 @@ def test_long_sums_detect_a_missing_promotion(monkeypatch, tmp_path):
         ("    clear(acc);\n", "    clear(acc);\n    Sum part[BLOCK_N / 2] = {};\n"),
         ("            Sum part[BLOCK_N / 2] WRITTEN_BY_WGMMA;\n", ""),
         ("step * kStepBytesB / 16, step > 0);", "step * kStepBytesB / 16, block > 0 || step > 0);"),
-        ("            promote_block(acc[i], part, now, ctx, i);\n",
-         "            if (block + 1 == work.k_blocks) promote_block(acc[i], part, now, ctx, i);\n"),
+        ("            now.promote(acc[i], part, ctx, i);\n",
+         "            if (block + 1 == work.k_blocks) now.promote(acc[i], part, ctx, i);\n"),
     )  # fmt: skip
     assert ratios(Run(LONG, home), *drawn(np.random.default_rng(0), LONG, 1, positive=True)).max() > 1
 
@@ -142,6 +142,9 @@ class AtEnd(Run):
 ENDING = (
     EightBitProduct(SMALL, 70, 70, 272, dtype="float8_e4m3fn", scale_a="row", scale_b="column"),
     EightBitProduct(SMALL, 70, 70, 272, dtype="float8_e4m3fn", scale_a="1x128", scale_b="128x1", mn_major_scales=True),
+    EightBitProduct(
+        SMALL, 70, 200, 272, dtype="float8_e4m3fn", scale_a="1x128", scale_b="128x128", mn_major_scales=True
+    ),
 )
 
 
@@ -156,8 +159,10 @@ def run_at_end(number, changes):
     [
         (0, ()),
         (1, ()),
+        (2, ()),
         (0, (("epilogue.cuh", "scales.at != nullptr && element < end &&", "scales.at != nullptr &&"),)),
         (1, (("eight_bit.cuh", "batch), element < end);", "batch), true);"),)),
+        (2, (("eight_bit.cuh", "return element < end ? *scales", "return true ? *scales"),)),
     ],
 )
 def test_no_scale_is_read_beyond_the_last(number, changes):
@@ -175,6 +180,7 @@ SWAPPED = EightBitProduct(
 BLOCKS = EightBitProduct(
     Shape(128, 64, 2), 264, 136, 656, dtype="float8_e4m3fn", scale_a="1x128", scale_b="128x1", **_K_MAJOR
 )
+WIDE = next(x for x in EIGHT_BIT_PRODUCTS if x.shape.n == 192 and x.scale_b == "128x128")
 MUTATIONS = {
     "rows have the columns' scales": (
         SWAPPED,
@@ -185,8 +191,8 @@ MUTATIONS = {
     "the last block of K has the scales before": (
         BLOCKS,
         "eight_bit.cuh",
-        ("next.copy(p, at, ctx, work.first_k_block + block + 1, blocks++)",
-         "next.copy(p, at, ctx, work.first_k_block + block + (block + 2 < work.k_blocks), blocks++)"),
+        ("next.request(p, at, ctx, work.first_k_block + block + 1, blocks++)",
+         "next.request(p, at, ctx, work.first_k_block + block + (block + 2 < work.k_blocks), blocks++)"),
     ),
     "there is one buffer of scales": (
         BLOCKS,
@@ -209,6 +215,8 @@ MUTATIONS = {
     "blocks of columns are single ones": (
         replace(BLOCKS, scale_b="128x128"), "params.cuh", ("(element >> shift)", "element"),
     ),
+    "columns of two blocks have one scale": (WIDE, "eight_bit.cuh", (": 16 - column0 / 8 % 16;", ": BLOCK_N / 8;")),
+    "every tile begins with a block of columns": (WIDE, "eight_bit.cuh", ("16 - column0 / 8 % 16;", "16;")),
     "a stage is released before it is read": (
         BLOCKS,
         "eight_bit.cuh",

@@ -27,3 +27,14 @@ DEVICE u32 pack_bf16(float low, float high) {
 }
 
 DEVICE u32 pack_f16(float low, float high) { return to_f16(low) | static_cast<u32>(to_f16(high)) << 16; }
+
+// The larger number; NaN where one is NaN.
+DEVICE float max_or_nan(float x, float y) {
+#if __CUDA_ARCH__ >= 800
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
+    return larger;
+#else
+    return x != x ? x : y > x || y != y ? y : x;
+#endif
+}

@@ -26,6 +26,17 @@ DEVICE u32 dynamic_shared() {
 // block_sync of device.cuh.)
 DEVICE void warp_sync() { __syncwarp(); }
 
+// The largest value of each `lanes` adjacent lanes, a power of 2.
+template <int lanes>
+DEVICE u32 max_of_lanes(u32 value) {
+#pragma unroll
+    for (int step = lanes / 2; step > 0; step /= 2) {
+        const u32 other = __shfl_xor_sync(0xffffffffu, value, step);
+        value = value > other ? value : other;
+    }
+    return value;
+}
+
 // --- asynchronous copies from global to shared memory (cp.async) ----------------------------------------------
 
 // Copies the first `valid` of `bytes` (4, 8 or 16) bytes and fills up with 0; both addresses are multiples of `bytes`.

@@ -22,6 +22,7 @@ void copy_async(u32 to, const void* from, u32 bytes, u32 valid, Where where);
 void copy_commit();
 void copy_wait(u32 open);
 
+u32 max_of_lanes(u32 value, u32 lanes, Where where);
 void load_matrices(u32* word, u32 row, bool transposed, Where where);
 void multiply_add(float* d, const u32* a, u32 b0, u32 b1, int type, Where where);
 void multiply_add(int* d, const u32* a, u32 b0, u32 b1, Where where);

@@ -15,6 +15,11 @@ inline u32 lane_id() { return threadIdx.x % 32; }
 inline u32 warp_id() { return threadIdx.x / 32; }
 inline u32 dynamic_shared() { return emulator::WINDOW + 16; }  // as badly aligned as may be
 
+template <int lanes>
+inline u32 max_of_lanes(u32 value, HERE) {
+    return emulator::max_of_lanes(value, lanes, where);
+}
+
 template <int bytes>
 inline void copy_async(u32 to, const void* from, u32 valid, HERE) {
     static_assert(bytes == 4 || bytes == 8 || bytes == 16);

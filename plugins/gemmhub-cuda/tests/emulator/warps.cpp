@@ -1,4 +1,4 @@
-// What the lanes of a warp do together: ldmatrix, and mma on tensor cores.
+// What the lanes of a warp do together: exchange values, ldmatrix, and mma on tensor cores.
 #include "launch.hpp"
 
 namespace emulator {
@@ -88,6 +88,22 @@ static void multiply_warp_bytes(void** lanes) {
             d[i] = int(sum);
         }
     }
+}
+
+struct Value {
+    u32 own, largest;
+};
+
+u32 max_of_lanes(u32 value, u32 lanes, Where where) {
+    Value mine = {value, 0};
+    warp_meet("max_of_lanes", where, &mine, [&](void** all) {
+        for (u32 lane = 0; lane < 32; ++lane)
+            for (u32 other = lane / lanes * lanes; other < (lane / lanes + 1) * lanes; ++other) {
+                Value& to = *static_cast<Value*>(all[lane]);
+                to.largest = std::max(to.largest, static_cast<Value*>(all[other])->own);
+            }
+    });
+    return mine.largest;
 }
 
 void load_matrices(u32* word, u32 row, bool transposed, Where where) {

@@ -31,10 +31,10 @@ from gemmhub_hopper.variants.config import BF16X3, BY_ROWS, INT8, SHIFTED, Shape
 
 DATA = Path(__file__).parents[1] / "data"
 """Folder with one folder of networks for each card."""
-KINDS = ("half", "odd", "tf32", "float32", "f16x3", "rows", "vectors")
+KINDS = ("half", "odd", "tf32", "float32", "f16x3", "rows", "vectors", "float8", "float8_blocks", "int8")
 """Names of the networks, by classes of products: 16-bit, 16-bit of odd sizes (:func:`_odd`) or with shifted rows, tf32,
-float32 split into bfloat16 planes, into float16 planes, or into those with a in registers ("rows"), and a few vectors
-by a matrix of any dtype.
+float32 split into bfloat16 planes, into float16 planes, or into those with a in registers ("rows"), a few vectors by a
+matrix of any dtype, 8-bit floats, those with scales for blocks of K, and int8.
 """
 _INSTEAD = {"odd": "half"}
 """The network that serves on cards that have none of this name."""
@@ -59,6 +59,8 @@ def network_of(choice: Choice | GemvChoice) -> str:
     if isinstance(choice, GemvChoice):
         return "vectors"
     network = _KINDS[choice.lowering.form.scheme]
+    if network == "float8" and choice.lowering.form.scales == "blocks":
+        return "float8_blocks"
     return "odd" if network == "half" and _odd(choice.lowering) else network
 
 

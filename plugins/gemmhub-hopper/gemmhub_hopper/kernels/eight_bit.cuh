@@ -12,16 +12,20 @@
 
 // Scales of a warpgroup's rows and of the tile's columns in one block of K: copied to shared memory while the block before is
 // multiplied. There are two buffers, used in turn.
-struct BlockScales {
+struct SharedScales {
     u32 buffer;
 
     // Starts to copy those of a block. `number` counts the blocks of all work tiles.
-    DEVICE void copy(const Params& p, const TileCoord& at, TileContext ctx, int block, u32 number) {
+    DEVICE void request(const Params& p, const TileCoord& at, TileContext ctx, int block, u32 number) {
         buffer = ctx.smem + SMEM_SCALES_OFFSET + (2 * ctx.warpgroup + number % 2) * SMEM_SCALES_BYTES;
         copy_side<64 * kNumFragments>(p.row_scales, buffer, at.row0, p.m, block, at.batch);
-        const int column0 = at.column0 - rank_k(ctx.cta_rank) * OUT_N;  // CTAs that share K multiply whole tiles
-        copy_side<BLOCK_N>(p.column_scales, buffer + 256 * kNumFragments, column0, p.n, block, at.batch);
+        copy_side<BLOCK_N>(p.column_scales, buffer + 256 * kNumFragments, first_column(at, ctx), p.n, block, at.batch);
         copy_commit();
+    }
+
+    // CTAs that share K multiply whole tiles.
+    DEVICE static int first_column(const TileCoord& at, TileContext ctx) {
+        return at.column0 - rank_k(ctx.cta_rank) * OUT_N;
     }
 
     // Those of `count` rows or columns from `first` on, of which there are `end`.
@@ -53,38 +57,81 @@ struct BlockScales {
     DEVICE void columns_of(TileContext ctx, u32 j, float (&to)[2]) const {
         load_shared_pair(buffer + 4 * (64 * kNumFragments + 8 * j + 2 * (ctx.lane % 4)), to);
     }
-};
 
-// Adds the sum of a block, times its scales, to the accumulators of a fragment.
-DEVICE void promote_block(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], const BlockScales& scales,
-                          TileContext ctx, u32 fragment) {
-    if constexpr (kScaled != 2) {
+    // Adds the sum of a block, times its scales, to the accumulators of a fragment.
+    DEVICE void promote(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], TileContext ctx, u32 fragment) const {
+        constexpr u32 AT_ONCE = 4;  // 8-column blocks whose scales are loaded together
+        const float rows[2] = {row(ctx, fragment, 0), row(ctx, fragment, 1)};
 #pragma unroll
-        for (u32 i = 0; i < BLOCK_N / 2; ++i) sums[i] += part[i];
-        return;
-    }
-    constexpr u32 AT_ONCE = 4;  // 8-column blocks whose scales are loaded together
-    const float row[2] = {scales.row(ctx, fragment, 0), scales.row(ctx, fragment, 1)};
+        for (u32 first = 0; first < BLOCK_N / 8; first += AT_ONCE) {
+            float column[AT_ONCE][2];
 #pragma unroll
-    for (u32 first = 0; first < BLOCK_N / 8; first += AT_ONCE) {
-        float column[AT_ONCE][2];
+            for (u32 j = 0; j < AT_ONCE && first + j < BLOCK_N / 8; ++j) columns_of(ctx, first + j, column[j]);
 #pragma unroll
-        for (u32 j = 0; j < AT_ONCE && first + j < BLOCK_N / 8; ++j) scales.columns_of(ctx, first + j, column[j]);
-#pragma unroll
-        for (u32 r = 0; r < 4 * AT_ONCE && 4 * first + r < BLOCK_N / 2; ++r) {
-            const u32 at = 4 * first + r;
-            sums[at] = fmaf(part[at], row[r / 2 % 2] * column[r / 4][r % 2], sums[at]);
+            for (u32 r = 0; r < 4 * AT_ONCE && 4 * first + r < BLOCK_N / 2; ++r) {
+                const u32 at = 4 * first + r;
+                sums[at] = fmaf(part[at], rows[r / 2 % 2] * column[r / 4][r % 2], sums[at]);
+            }
         }
     }
-}
+};
 
-DEVICE void accumulate_float8(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
+// The same where 128 columns share a scale: a thread loads its own rows' scales, and the tile's one or two of columns, into
+// registers, and promotes an element by one instruction. Nobody waits for another thread.
+struct LaneScales {
+    float rows[kNumFragments][2], columns[2];
+    u32 of_first;  // 8-column blocks of the tile before those with the second scale
+    static constexpr bool kOneBlock = BLOCK_N <= 128 && 128 % BLOCK_N == 0;
+
+    DEVICE void request(const Params& p, const TileCoord& at, TileContext ctx, int block, u32) {
+        static_assert(kScaled != 2 || BLOCK_N <= 128 || (BLOCK_N % 32 == 0 && BLOCK_N <= 192), "columns of three scales");
+        const int column0 = SharedScales::first_column(at, ctx);
+        of_first = kOneBlock ? BLOCK_N / 8 : 16 - column0 / 8 % 16;
+        const int second = column0 + 8 * static_cast<int>(of_first);
+#pragma unroll
+        for (u32 i = 0; i < 2 * kNumFragments; ++i)
+            rows[i / 2][i % 2] = load(p.row_scales, at.row + 64 * (i / 2) + 8 * (i % 2), p.m, block, at.batch);
+        columns[0] = load(p.column_scales, column0, p.n, block, at.batch);
+        columns[1] = of_first < BLOCK_N / 8 ? load(p.column_scales, second, p.n, block, at.batch) : 0.0f;
+    }
+
+    DEVICE static float load(const Scales& scales, int element, int end, int block, int batch) {
+        if (scales.at == nullptr) return 1.0f;
+        return element < end ? *scales.find(element, block, batch) : 0.0f;
+    }
+
+    DEVICE void arrive(TileContext) const {}
+
+    DEVICE void promote(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], TileContext, u32 fragment) const {
+        const float* mine = rows[fragment];
+        const float factors[2][2] = {{mine[0] * columns[0], mine[1] * columns[0]}, {mine[0] * columns[1], mine[1] * columns[1]}};
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N / 2; ++i) {
+            const float factor = kOneBlock || i / 4 < of_first ? factors[0][i / 2 % 2] : factors[1][i / 2 % 2];
+            sums[i] = fmaf(part[i], factor, sums[i]);
+        }
+    }
+};
+
+// No scales in the main loop.
+struct NoScales {
+    DEVICE void request(const Params&, const TileCoord&, TileContext, int, u32) {}
+    DEVICE void arrive(TileContext) const {}
+
+    DEVICE void promote(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], TileContext, u32) const {
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N / 2; ++i) sums[i] += part[i];
+    }
+};
+
+template <class BlockScales>
+DEVICE void accumulate_blocks(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
                               Stagger& stagger, u32& blocks) {
     const TileCoord at(work, ctx);
     BlockScales now, next;
     clear(acc);
     stagger.wait(ctx, work.k_blocks);
-    if constexpr (kScaled == 2) next.copy(p, at, ctx, work.first_k_block, blocks++);
+    next.request(p, at, ctx, work.first_k_block, blocks++);
     for (int block = 0; block < work.k_blocks; ++block) {
         now = next;
         barrier_wait(ctx.full_barrier(pipe.stage), pipe.parity);
@@ -100,16 +147,29 @@ DEVICE void accumulate_float8(Accumulators& acc, const Params& p, const WorkTile
                 wgmma(part, a + (i * FRAGMENT_BYTES + step * kStepBytesA) / 16, b + step * kStepBytesB / 16, step > 0);
             wgmma_commit();
             if (i + 1 == kNumFragments) stagger.issued(ctx, block, work.k_blocks);
-            if (kScaled == 2 && i == 0) {
+            if (i == 0) {
                 now.arrive(ctx);
-                if (block + 1 < work.k_blocks) next.copy(p, at, ctx, work.first_k_block + block + 1, blocks++);
+                if (block + 1 < work.k_blocks) next.request(p, at, ctx, work.first_k_block + block + 1, blocks++);
             }
             wgmma_wait<0>();
 #pragma unroll
             for (u32 j = 0; j < BLOCK_N / 2; ++j) pin(part[j]);
             if (i + 1 == kNumFragments) ctx.release(pipe.stage);
-            promote_block(acc[i], part, now, ctx, i);
+            now.promote(acc[i], part, ctx, i);
         }
         pipe.advance();
     }
+}
+
+DEVICE void accumulate_float8(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
+                              Stagger& stagger, u32& blocks) {
+    if constexpr (kScaled != 2) {
+        accumulate_blocks<NoScales>(acc, p, work, ctx, pipe, stagger, blocks);
+        return;
+    }
+    // Where D is transposed, the columns are mostly rows of the caller's a, and have a scale each.
+    if (!kTransposedD && p.column_scales.shift != 0)
+        accumulate_blocks<LaneScales>(acc, p, work, ctx, pipe, stagger, blocks);
+    else
+        accumulate_blocks<SharedScales>(acc, p, work, ctx, pipe, stagger, blocks);
 }

@@ -157,12 +157,12 @@ SMALL_SHAPES = ShapeList((
 
 EIGHT_BIT_SHAPES = ShapeList((
     *(_shape(64, n, consumers=1) for n in (16, 32, 64, 128)),
-    *(_shape(64, n, consumers=1, cluster_k=4) for n in (16, 64)),
-    _shape(128, 128),
+    *(_shape(64, n, consumers=1, cluster_k=4) for n in (16, 32, 64)),
+    *(_shape(128, n) for n in (64, 96, 128)), *(_shape(128, n, cluster_k=2) for n in (64, 128)),
     # L2 feeds the double rate of 8-bit operands only to large tiles that multicast.
     *(_shape(128, n, cluster_m=2) for n in (128, 160, 192)), _shape(256, 128, cluster_n=2),
 ))  # fmt: skip
-"""Shapes for 8-bit operands, by arithmetic: none of them was measured."""
+"""Shapes for 8-bit operands."""
 
 
 def shapes(form: Form) -> ShapeList:

@@ -77,3 +77,19 @@ def on_a_card() -> list[str]:
             cells.append(f"{geometric_mean(ratios):.2f} ({min(ratios):.2f})" if ratios else "refused")
         body.append((granularity, size, len(mine), *cells))
     return rows(("scales", "rows", "products", "torch, slow accumulation", "torch, fast accumulation"), sorted(body))
+
+
+def kernels_on_a_card() -> list[str]:
+    """Return how quantization by kernels compares with a copy and with torch's operations, on an H100."""
+    found = json.loads((FOLDER / "h100" / "quantize.json").read_text(encoding="utf-8"))["rows"]
+    body = []
+    for words, large in (("2^25 and more", True), ("2^20 to 2^25", False)):
+        some = [row for row in found if (row["rows"] * row["columns"] >= 2**25) == large]
+        for granularity in sorted({row["granularity"] for row in some}):
+            mine = [row["us"] for row in some if row["granularity"] == granularity]
+            cells = []
+            for name in ("copy", "torch"):
+                ratios = [us[name] / us["gemmhub"] for us in mine]
+                cells.append(f"{geometric_mean(ratios):.2f} ({min(ratios):.2f})")
+            body.append((granularity, words, len(mine), *cells))
+    return rows(("granularity", "elements", "arrays", "copy", "torch's operations"), body)

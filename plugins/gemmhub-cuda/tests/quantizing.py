@@ -54,10 +54,10 @@ def halfway(rng, shape, name, target, scale=1.0):
     codes = np.arange(256, dtype=np.uint8).view(kind).astype(np.float64)
     codes = np.unique(codes[np.isfinite(codes) & (np.abs(codes) <= gemmhub.dtypes.info(kind).largest)])
     middles = (codes[1:] + codes[:-1]) / 2
-    x = (rng.choice(middles, shape) * np.float64(scale)).astype(np.float32)
-    for _ in range(2):
-        x = np.where(rng.random(shape) < 0.5, x, np.nextafter(x, np.float32(rng.choice([-np.inf, np.inf]))))
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
+        x = (rng.choice(middles, shape) * np.float64(scale)).astype(np.float32)
+        for _ in range(2):
+            x = np.where(rng.random(shape) < 0.5, x, np.nextafter(x, np.float32(rng.choice([-np.inf, np.inf]))))
         return x.astype(dtype(name))
 
 

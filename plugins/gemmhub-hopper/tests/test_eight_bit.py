@@ -88,8 +88,8 @@ def test_long_sums_detect_a_missing_promotion(monkeypatch, tmp_path):
         ("    clear(acc);\n", "    clear(acc);\n    Sum part[BLOCK_N / 2] = {};\n"),
         ("            Sum part[BLOCK_N / 2] WRITTEN_BY_WGMMA;\n", ""),
         ("step * kStepBytesB / 16, step > 0);", "step * kStepBytesB / 16, block > 0 || step > 0);"),
-        ("            now.promote(acc[i], part, ctx, i);\n",
-         "            if (block + 1 == work.k_blocks) now.promote(acc[i], part, ctx, i);\n"),
+        ("            scales[0].promote(acc[i], part, ctx, i);\n",
+         "            if (block + 1 == work.k_blocks) scales[0].promote(acc[i], part, ctx, i);\n"),
     )  # fmt: skip
     assert ratios(Run(LONG, home), *drawn(np.random.default_rng(0), LONG, 1, positive=True)).max() > 1
 
@@ -162,7 +162,7 @@ def run_at_end(number, changes):
         (2, ()),
         (0, (("epilogue.cuh", "scales.at != nullptr && element < end &&", "scales.at != nullptr &&"),)),
         (1, (("eight_bit.cuh", "batch), element < end);", "batch), true);"),)),
-        (2, (("eight_bit.cuh", "return element < end ? *scales", "return true ? *scales"),)),
+        (2, (("eight_bit.cuh", "element < end ? element : end - 1, block", "element, block"),)),
     ],
 )
 def test_no_scale_is_read_beyond_the_last(number, changes):
@@ -191,8 +191,8 @@ MUTATIONS = {
     "the last block of K has the scales before": (
         BLOCKS,
         "eight_bit.cuh",
-        ("next.request(p, at, ctx, work.first_k_block + block + 1, blocks++)",
-         "next.request(p, at, ctx, work.first_k_block + block + (block + 2 < work.k_blocks), blocks++)"),
+        ("work.first_k_block + block + ahead, blocks++)",
+         "work.first_k_block + block + (block + 2 < work.k_blocks), blocks++)"),
     ),
     "there is one buffer of scales": (
         BLOCKS,
@@ -203,12 +203,12 @@ MUTATIONS = {
         BLOCKS,
         "eight_bit.cuh",
         (
-            "                now.arrive(ctx);\n                if (block + 1 < work.k_blocks)",
-            "                if (block + 1 < work.k_blocks)",
+            "                scales[0].arrive(ctx);\n                if (block + ahead < work.k_blocks)",
+            "                if (block + ahead < work.k_blocks)",
         ),
         (
-            "work.first_k_block + block + 1, blocks++);\n",
-            "work.first_k_block + block + 1, blocks++);\n                now.arrive(ctx);\n",
+            "work.first_k_block + block + ahead, blocks++);\n",
+            "work.first_k_block + block + ahead, blocks++);\n                scales[0].arrive(ctx);\n",
         ),
     ),
     "nobody waits for scales": (BLOCKS, "eight_bit.cuh", ("        copy_wait<0>();\n", "")),
@@ -216,6 +216,9 @@ MUTATIONS = {
         replace(BLOCKS, scale_b="128x128"), "params.cuh", ("(element >> shift)", "element"),
     ),
     "columns of two blocks have one scale": (WIDE, "eight_bit.cuh", (": 16 - column0 / 8 % 16;", ": BLOCK_N / 8;")),
+    "scales of two blocks of K are one block late": (
+        WIDE, "eight_bit.cuh", ("scales[i] = scales[i + 1];", "scales[i] = scales[ahead];"),
+    ),
     "every tile begins with a block of columns": (WIDE, "eight_bit.cuh", ("16 - column0 / 8 % 16;", "16;")),
     "a stage is released before it is read": (
         BLOCKS,

@@ -83,7 +83,8 @@ struct Part {
 
 DEVICE u32 block_max(u32 value) {
     const u32 warp_max = max_of_lanes<32>(value), base = dynamic_shared();
-    if (lane_id() == 0) store_shared(base + 4 * warp_id(), warp_max);
+    const u32 to = base + 4 * warp_id();  // all lanes take part in warp_id
+    if (lane_id() == 0) store_shared(to, warp_max);
     block_sync();
     u32 all = 0;
 #pragma unroll

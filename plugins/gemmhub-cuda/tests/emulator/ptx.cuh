@@ -12,7 +12,7 @@ struct alignas(16) Word4 {
 using emulator::copy_commit, emulator::warp_sync;
 
 inline u32 lane_id() { return threadIdx.x % 32; }
-inline u32 warp_id() { return threadIdx.x / 32; }
+inline u32 warp_id(HERE) { return emulator::max_of_lanes(threadIdx.x / 32, 32, where); }  // a shuffle: all lanes take part
 inline u32 dynamic_shared() { return emulator::WINDOW + 16; }  // as badly aligned as may be
 
 template <int lanes>

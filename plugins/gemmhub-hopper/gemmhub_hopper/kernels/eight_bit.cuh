@@ -13,6 +13,7 @@
 // Scales of a warpgroup's rows and of the tile's columns in one block of K: copied to shared memory while the block before is
 // multiplied. There are two buffers, used in turn.
 struct SharedScales {
+    static constexpr int kAhead = 1;  // blocks of K between the request and the promotion
     u32 buffer;
 
     // Starts to copy those of a block. `number` counts the blocks of all work tiles.
@@ -77,8 +78,10 @@ struct SharedScales {
 };
 
 // The same where 128 columns share a scale: a thread loads its own rows' scales, and the tile's one or two of columns, into
-// registers, and promotes an element by one instruction. Nobody waits for another thread.
+// registers, and promotes an element by one instruction. Nobody waits for another thread. One block is too short for the
+// latency of the memory.
 struct LaneScales {
+    static constexpr int kAhead = 2;
     float rows[kNumFragments][2], columns[2];
     u32 of_first;  // 8-column blocks of the tile before those with the second scale
     static constexpr bool kOneBlock = BLOCK_N <= 128 && 128 % BLOCK_N == 0;
@@ -96,8 +99,7 @@ struct LaneScales {
     }
 
     DEVICE static float load(const Scales& scales, int element, int end, int block, int batch) {
-        if (scales.at == nullptr) return 1.0f;
-        return element < end ? *scales.find(element, block, batch) : 0.0f;
+        return *scales.find(element < end ? element : end - 1, block, batch);
     }
 
     DEVICE void arrive(TileContext) const {}
@@ -115,6 +117,8 @@ struct LaneScales {
 
 // No scales in the main loop.
 struct NoScales {
+    static constexpr int kAhead = 1;
+
     DEVICE void request(const Params&, const TileCoord&, TileContext, int, u32) {}
     DEVICE void arrive(TileContext) const {}
 
@@ -128,12 +132,16 @@ template <class BlockScales>
 DEVICE void accumulate_blocks(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
                               Stagger& stagger, u32& blocks) {
     const TileCoord at(work, ctx);
-    BlockScales now, next;
+    constexpr int ahead = BlockScales::kAhead;
+    BlockScales scales[ahead + 1];  // of this block, and of the next ones
     clear(acc);
     stagger.wait(ctx, work.k_blocks);
-    next.request(p, at, ctx, work.first_k_block, blocks++);
+#pragma unroll
+    for (int i = 0; i < ahead; ++i)
+        scales[i + 1].request(p, at, ctx, work.first_k_block + (i < work.k_blocks ? i : 0), blocks++);
     for (int block = 0; block < work.k_blocks; ++block) {
-        now = next;
+#pragma unroll
+        for (int i = 0; i < ahead; ++i) scales[i] = scales[i + 1];
         barrier_wait(ctx.full_barrier(pipe.stage), pipe.parity);
         const u32 stage = ctx.stage_address(pipe.stage);
         const u64 a = make_smem_desc(false, stage + ctx.tile_part() * kNumFragments * FRAGMENT_BYTES);
@@ -148,14 +156,15 @@ DEVICE void accumulate_blocks(Accumulators& acc, const Params& p, const WorkTile
             wgmma_commit();
             if (i + 1 == kNumFragments) stagger.issued(ctx, block, work.k_blocks);
             if (i == 0) {
-                now.arrive(ctx);
-                if (block + 1 < work.k_blocks) next.request(p, at, ctx, work.first_k_block + block + 1, blocks++);
+                scales[0].arrive(ctx);
+                if (block + ahead < work.k_blocks)
+                    scales[ahead].request(p, at, ctx, work.first_k_block + block + ahead, blocks++);
             }
             wgmma_wait<0>();
 #pragma unroll
             for (u32 j = 0; j < BLOCK_N / 2; ++j) pin(part[j]);
             if (i + 1 == kNumFragments) ctx.release(pipe.stage);
-            now.promote(acc[i], part, ctx, i);
+            scales[0].promote(acc[i], part, ctx, i);
         }
         pipe.advance();
     }
@@ -167,8 +176,10 @@ DEVICE void accumulate_float8(Accumulators& acc, const Params& p, const WorkTile
         accumulate_blocks<NoScales>(acc, p, work, ctx, pipe, stagger, blocks);
         return;
     }
-    // Where D is transposed, the columns are mostly rows of the caller's a, and have a scale each.
-    if (!kTransposedD && p.column_scales.shift != 0)
+    // Where D is transposed, the columns are mostly rows of the caller's a, and have a scale each. With split-K and c a thread
+    // has too few registers.
+    constexpr bool possible = !kTransposedD && !(kSplitK && kHasAddend);
+    if (possible && p.column_scales.shift != 0 && p.row_scales.at != nullptr)
         accumulate_blocks<LaneScales>(acc, p, work, ctx, pipe, stagger, blocks);
     else
         accumulate_blocks<SharedScales>(acc, p, work, ctx, pipe, stagger, blocks);

@@ -25,10 +25,8 @@ def answer(request):
 
 
 def tune(rows):
-    """Once, where the model is deployed."""
-    for weight in weights:
-        found = gemmhub.tune(np.ones((rows, weight.shape[0]), np.float32), weight)
-        print(found)
+    """Once, where the model is deployed: every product of an answer."""
+    print(gemmhub.tune(answer, np.ones((rows, 256), np.float32)))
 
 
 tune(16)

@@ -6,10 +6,11 @@ force, and then runs the kernel: no hook, no environment, no dataclass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from gemmhub._base.guard import memory_errors, out_of_memory, propagates
 from gemmhub._call.cache import CallCache
 from gemmhub._call.keys import STRIDE_DEPENDENT, call_key
 from gemmhub._call.options import ARRAYS, NUMBERS, Options, positional, request, signature, unknown, with_scalars
-from gemmhub.errors import AllocationError, BackendError, GemmhubError
+from gemmhub.errors import AllocationError, BackendError, GemmhubError, InputError
 from gemmhub.kit import locks
 from gemmhub.packed import PackedB
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gemmhub._call.options import Request
     from gemmhub._call.plan import Plan
     from gemmhub._measure.tune import TuneResult
+    from gemmhub._measure.tune_function import FunctionTuneResult
     from gemmhub.array_library import FastPath
     from gemmhub.verdict import Decision
 
@@ -45,6 +47,8 @@ _fast = _cache.fast
 """The parts of the cache that warm calls read: a look-up in a module costs less than one in an object."""
 _imported = False
 _importing = locks.Busy()
+_observing = locks.lock()
+"""Lock of the beginning of an observation."""
 _settings = config.context.get
 locks.survive_forks()
 _ndarray = np.ndarray
@@ -214,7 +218,7 @@ def _call(a: Array, b: Array, out: Array | None, options: Options, short_key: ob
         raise
     except MemoryError as error:
         raise out_of_memory(error) from error
-    if key is not None and decision.cacheable:
+    if key is not None and decision.cacheable and cache.observer is None:
         with suppress(MemoryError):  # the result exists; a later call may fill the cache
             _learn(cache, key, call, decision, kernel, execute, a, b, out, values)
             if kernel.any_size and decision.bucketed and call.problem.device.type == "cpu":
@@ -354,7 +358,7 @@ def _decided(
         if kernel is None:
             _refuse_capture(call, request)
         raced = ""
-        if request.settings.tune != "off":
+        if request.settings.tune != "off" and cache.observer is None:
             from gemmhub._measure import race
 
             raced = race.race(call, request, a, b)
@@ -370,7 +374,13 @@ def _decided(
         decided = replace(decision, race=raced) if raced else decision, kernel
         if decision.cacheable:
             cache.put(key, decided)
-    return call, *decided
+    decision, kernel = decided
+    if cache.observer is None:
+        return call, decision, kernel
+    if planned:
+        return call, decision, cache.observer.planned(call, request, decision, kernel)
+    cache.observer.matmul(call, request, decision)
+    return call, decision, kernel
 
 
 def _refuse_capture(call: Call, request: Request) -> None:
@@ -558,35 +568,51 @@ def pack(
         return pack_operand(b, a_dtype, m, backend, reproducible)
 
 
-@signature()
-@memory_errors
-def tune(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **options: Unpack[Options]) -> TuneResult:
-    """Time every backend (and each of its candidates) that can run this call, and record the results.
+@overload
+def tune(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> FunctionTuneResult: ...
+@overload
+def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> TuneResult: ...
+def tune(a: Any, /, *others: Any, **options: Any) -> Any:
+    """Time every backend (and each of its candidates) that can run a call, and record the results.
 
-    Later calls like this one, in this process and others, use the fastest. Candidates with a wrong result
+    Later calls alike, in this process and others, use the fastest. Candidates with a wrong result
     are reported and not recorded.
+
+    ``tune(function, *args, **kwargs)`` calls a function or a model once, and tunes each product that it makes through
+    gemmhub, on new random operands of the same layouts. Every argument is passed to the function, as
+    :meth:`concurrent.futures.Executor.submit` passes them: none is tune's own. A file to ship is written by ``save`` of
+    the result.
 
     Parameters
     ----------
     a, b, out, options : as of :func:`matmul`; nothing is written to ``out``.
+    function, args, kwargs : in place of these, a function or a model, and its arguments. It is called once, as it is: a
+        model in training mode counts its batches.
 
     Returns
     -------
-    A ``TuneResult``: seconds of each candidate, fastest first, and the path of the record file. Print it.
+    A ``TuneResult``: seconds of each candidate, fastest first, and the path of the record file. Of a function a
+    ``FunctionTuneResult``: its products, with their calls, the former choice and the fastest candidate. Print it;
+    ``save(path)`` writes its records to a file.
 
     Raises
     ------
-    The errors of :func:`matmul`; RecordError where records cannot be written.
+    The errors of :func:`matmul`; RecordError where records cannot be written; InputError for a function that makes no
+    product through gemmhub. What the function raises passes through, and nothing is recorded.
 
     See Also
     --------
     explain : the times that a choice is made by.
-    use : ``use(tune="first")`` autotunes at the first call of each call signature.
+    use : ``use(records=path)`` decides by a file, and ``use(tune="first")`` autotunes at the first call of each call
+        signature.
 
     Notes
     -----
     Candidates are timed in turn, in several rounds, and medians are compared. The tuning cache is the file that the
     setting ``records`` names; an entry counts only on the device and with the versions that it was measured with.
+
+    Products of the whole process are counted while the function runs: those of gradients, of compiled programs and of
+    other threads too, but not of plans that were made before it, nor of other processes.
 
     Examples
     --------
@@ -594,7 +620,23 @@ def tune(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **opt
     >>> result = gemmhub.tune(a, a)
     >>> gemmhub.explain(a, a).chosen == result.best.backend
     True
+    >>> result = gemmhub.tune(lambda x: gemmhub.matmul(gemmhub.matmul(x, a), a), a)
+    >>> [product.calls for product in result.products]
+    [2]
     """
+    if callable(a):
+        return _tune_function(a, others, options)
+    if not others:
+        raise TypeError("tune() missing 1 required positional argument: 'b'")
+    return _tune_product(a, *others, **options)
+
+
+@signature()
+@memory_errors
+def _tune_product(
+    a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **options: Unpack[Options]
+) -> TuneResult:
+    """Tune one product."""
     if rest:
         raise positional(rest)
     if registered.deferring or registered.doors:
@@ -612,6 +654,37 @@ def tune(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **opt
     return tuned
 
 
+cast(Any, tune).__signature__ = inspect.signature(_tune_product)
+
+
+def _tune_function(function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Call ``function`` once, and tune the products that it makes."""
+    with locks.deciding:
+        import_deciding()
+        from gemmhub._call.observe import Observer
+        from gemmhub._measure import tune_function
+        from gemmhub._measure.tune import check_writable
+
+    check_writable()
+    observer = Observer()
+    with _observing:
+        if _cache.observer is not None:
+            raise InputError("function", "tuned while another one is", "one at a time", "tune them one after the other")
+        _replace_cache(CallCache(observer))
+    try:
+        result = function(*arguments, **keywords)
+        tune_function.wait(result)
+    finally:
+        products = observer.end()
+        _replace_cache(CallCache())
+    if not products:
+        raise tune_function.no_product(function, result)
+    try:
+        return tune_function.tune_products(products)
+    finally:
+        forget_decisions()
+
+
 def fast_path(cls: type) -> FastPath | None:
     """The fast path of a type of arrays, while its decisions hold; None before its first call."""
     return _fast.get(cls)
@@ -623,9 +696,15 @@ def forget_decisions() -> None:
     The old cache is replaced, not emptied: a call that is being decided in another thread stores its decision, taken by
     the old records and settings, in the old cache.
     """
+    observer = _cache.observer
+    _replace_cache(CallCache(observer))
+    if observer is not None and observer.ended:  # meanwhile, in another thread
+        _replace_cache(CallCache())
+
+
+def _replace_cache(cache: CallCache) -> None:
     global _cache, _find, _fast
-    _cache = CallCache()
-    _find, _fast = _cache.find, _cache.fast
+    _cache, _find, _fast = cache, cache.find, cache.fast
 
 
 registered.forget = forget_decisions

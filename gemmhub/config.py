@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -53,6 +53,9 @@ class Settings:
     records: str = "default"
     """File of tuning records; "default" is the one in the user's data directory, "off" uses none. Relative
     paths in a configuration file start from that file."""
+    record_files: tuple[Any, ...] = ()
+    """Tuning records that decide before those of ``records``, the first ones first: what :data:`open_records` returns.
+    Only :class:`use` sets them."""
     workspace_mib: float | None = None
     """Upper limit of the scratch memory of one kernel, in MiB; None for each backend's own default."""
     tune: str = "off"
@@ -294,7 +297,10 @@ context: ContextVar[Settings | None] = ContextVar("gemmhub_settings", default=No
 
 backend_names: Callable[[], list[str] | None] | None = None
 """A function that returns the names ``backend=`` may have; its result is None where they are not known.
-:mod:`gemmhub.api` sets it: backends are discovered in a layer above."""
+:mod:`gemmhub.registration` sets it: backends are discovered in a layer above."""
+
+open_records: Callable[[tuple[str, ...]], tuple[Any, ...]] | None = None
+"""A function that reads record files. :mod:`gemmhub.registration` sets it: records are read in a layer above."""
 
 _outer: ContextVar[tuple[Settings | None, ...]] = ContextVar("gemmhub_outer_settings", default=())
 """Settings that each ``use`` entered in this context restores, innermost last. Not stored in the ``use`` object, which
@@ -328,8 +334,14 @@ def forget() -> None:
 
 
 def override(base: Settings, where: str, **changes: Any) -> Settings:
-    """Return ``base`` with those ``changes`` that are not None; validated, interned, with the source ``where``."""
+    """Return ``base`` with those ``changes`` that are not None; validated, interned, with the source ``where``.
+
+    ``record_files`` are put before those of ``base``.
+    """
+    files = changes.pop("record_files", ())
     values = {key: parse(key, value, where) for key, value in changes.items() if value is not None}
+    if files != base.record_files[: len(files)]:
+        values["record_files"] = (*files, *(x for x in base.record_files if x not in files))
     if not values:
         return base
     if "backend" in values and len(values["backend"]) != 1:
@@ -338,7 +350,7 @@ def override(base: Settings, where: str, **changes: Any) -> Settings:
     known = _interned.get(key)
     if known is None:
         forced = base.forced or "backend" in values
-        origin = {**base.origin, **dict.fromkeys(values, where)}
+        origin = {**base.origin, **{"records" if key == "record_files" else key: where for key in values}}
         known = replace(base, **values, forced=forced, origin=origin)
         keep(_interned, key, known, _MAX_ENTRIES)
     return known
@@ -350,6 +362,23 @@ def _unnamed(values: tuple[object, ...]) -> TypeError:
     name = "precision" if value in PRECISIONS else "tune" if value in TUNE else "backend"
     hint = f"{name}={value!r}" if isinstance(value, str) else f"{name}=..."
     return TypeError(f"use(): {value!r:.80} without a name; allowed: named settings. Write use({hint})")
+
+
+def _files_of(value: object) -> tuple[Any, ...]:
+    """The records of the files that ``use(records=...)`` names. ConfigError for what is no path, RecordError for a file
+    that has no records.
+    """
+    paths: Sequence[Any] = value if isinstance(value, (list, tuple)) else [value]
+    if "off" in paths or "default" in paths:
+        raise ConfigError(
+            f"use(): records = {value!r} is not valid; allowed: files of tuning records. Which other records are used "
+            f"holds for the process: set {KEYS['records'].variable}, or records in a file (docs/configuration.md)"
+        )
+    try:
+        names = tuple(_path(os.fspath(x)) for x in paths)
+    except (TypeError, ValueError):
+        raise ConfigError(f"use(): records = {value!r:.80} is not valid; allowed: a path, or a list of paths") from None
+    return () if open_records is None else open_records(names)
 
 
 def _unexpected(name: str, allowed: Iterable[str]) -> TypeError:
@@ -371,12 +400,16 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
     backend : name of the one backend that calls within may use.
     precision, reproducible : defaults of these options of :func:`gemmhub.matmul` for calls within.
     tune : "first" to race candidates at the first call of a signature, or "off".
+    records : path of a file of tuning records, or a list of them, which :func:`gemmhub.tune` has measured. They are
+        read here, are not written, and decide before the records in force; the first file that has a backend's time
+        counts. Those of a block around this one come next.
     profile : True for a range of torch's profiler, and of NVTX, around each kernel.
 
     Raises
     ------
     ConfigError : a value that is not allowed, such as a name that no backend has. A backend that is not installed, or
         that is for another device, is an error of the calls within.
+    RecordError : a file that is missing, cannot be read, or has no record that this version reads.
 
     See Also
     --------
@@ -401,6 +434,7 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
         precision: str | None = None,
         reproducible: str | None = None,
         tune: str | None = None,
+        records: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         profile: bool | None = None,
         **others: NoReturn,
     ) -> None:
@@ -411,10 +445,11 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
             "profile": profile,
         }  # fmt: skip
         for name in others:
-            raise _unexpected(name, self._changes)
+            raise _unexpected(name, (*self._changes, "records"))
         for key, value in self._changes.items():
             if value is not None:
                 parse(key, value, "use()")
+        self._files = () if records is None else _files_of(records)
 
     def __call__(self, function: F) -> F:
         if isgeneratorfunction(function) or isasyncgenfunction(function):
@@ -440,7 +475,7 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
         return cast("F", within)
 
     def __enter__(self) -> Settings:
-        settings = override(current(), "use()", **self._changes)
+        settings = override(current(), "use()", record_files=self._files, **self._changes)
         backend = self._changes["backend"]
         names = None if backend is None or backend_names is None else backend_names()
         if names is not None and settings.backend[0] not in names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemmhub import api, config
 from gemmhub._base.guard import memory_errors
@@ -50,6 +50,19 @@ def backend_names() -> list[str] | None:
 
 
 config.backend_names = backend_names
+
+
+@memory_errors
+def _open_records(paths: tuple[str, ...]) -> tuple[Any, ...]:
+    """The records of files that :class:`gemmhub.use` names."""
+    with locks.deciding:
+        api.import_deciding()
+    from gemmhub._choice import records
+
+    return records.opened(paths)
+
+
+config.open_records = _open_records
 
 
 @memory_errors

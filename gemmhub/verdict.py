@@ -37,6 +37,8 @@ class Verdict(Report):
     copies: tuple[Copy, ...] = ()
     remark: str = ""
     """The backend's own description of how it runs this, and why a tuning record of it is not used."""
+    record: str = ""
+    """The file of the tuning record that the time is from; empty for an estimate, and where records are off."""
     traceback: str | None = field(default=None, repr=False)
     any_layout: bool = field(default=False, repr=False)
     """Whether the refusal holds for operands of any strides and alignment."""
@@ -63,6 +65,7 @@ class Verdict(Report):
         rows = [("backend", self.backend), ("verdict", self.status), ("time", self.duration)]
         rows += [("candidate", self.candidate)] if self.candidate else []
         rows += [("order", self.order)] if self.order else []
+        rows += [("record", f"in {self.record}")] if self.record else []
         yield Facts([*rows, ("remarks", self.remarks)], marked=("verdict",))
 
 
@@ -151,6 +154,8 @@ class Decision(Report, Mapping[str, Verdict]):
         yield Facts([*head, ("problem", str(self.problem)), ("chosen", chosen)])
         yield self._table()
         foot = [("setting", f"{key} from {where}") for key, where in self.settings.items()]
+        record = "" if self.chosen is None else self[self.chosen].record
+        foot += [("record", f"in {record}")] if record else []
         foot += [("copy", str(copy)) for copy in self.copies]
         foot += [("packed", self.packing)] if self.packing else []
         foot += [("ranked", f"at {self.ranked_at}, the end of the bucket")] if self.ranked_at else []

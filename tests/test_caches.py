@@ -21,6 +21,7 @@ BOUNDS = {
     "gemmhub/config.py": {"_interned": "_MAX_ENTRIES", "_root": ONE},
     "gemmhub/kit/corrections.py": {"find": "kinds and cards"},
     "gemmhub/_choice/answers.py": {"_failures": "4096 problems"},
+    "gemmhub/_choice/records.py": {"_opened": "files that settings name, which keep them"},
     "gemmhub/_doors/torch/override.py": {"_replaced": ONE},
     "gemmhub/quantization.py": {"_compiled": ONE},
     "gemmhub/_choice/pins.py": {"_pins": "256 dtypes, features and settings"},

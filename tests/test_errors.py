@@ -577,7 +577,6 @@ SETTING = "it holds for the process: set "
 UNKNOWN: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "use precision": (gemmhub.use, {"precison": "tf32"}, "did you mean precision=?; allowed: backend, precision, "),
     "use backend": (gemmhub.use, {"backends": "numpy"}, "did you mean backend=?; allowed: backend, precision, "),
-    "use records": (gemmhub.use, {"records": "off"}, f"{SETTING}GEMMHUB_RECORDS, or records in a file"),
     "use workspace": (gemmhub.use, {"workspace_mib": 3}, f"{SETTING}GEMMHUB_WORKSPACE_MIB, or workspace_mib in a file"),
     "use allow": (gemmhub.use, {"allow": "cpu"}, f"{SETTING}GEMMHUB_PLUGINS, or allow in a file"),
     "use deny": (gemmhub.use, {"deny": "cpu"}, f"{SETTING}GEMMHUB_DISABLE, or deny in a file"),

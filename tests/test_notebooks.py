@@ -18,6 +18,7 @@ from gemmhub._base.tables import Facts, Table
 from gemmhub._choice.status import BackendStatus, Statuses
 from gemmhub._measure.compare import Compared, Comparison
 from gemmhub._measure.tune import Tuned, TuneResult
+from gemmhub._measure.tune_function import FunctionTuneResult, TunedProduct
 from gemmhub.cli import measurements
 from gemmhub.verdict import Decision
 from plugins import add
@@ -131,6 +132,21 @@ def test_what_tuning_found():
     assert str(result).splitlines()[3].split()[-1] == "#####"
 
 
+def test_what_tuning_of_a_function_found():
+    slow, fast = Tuned("numpy", "default", 4e-3), Tuned("x", "y", 1e-3)
+    products = TunedProduct("p", 3, slow, "estimated", (fast, slow)), TunedProduct("q", 1, fast, "measured", (fast,))
+    skipped = TunedProduct("r", 2, Tuned("z", "z", None), "estimated", (), "not tuned: no memory")
+    result = FunctionTuneResult((*products, skipped), None)
+    assert rows(result) == [
+        ["function", "6 calls of 3 products"],
+        ["calls", "chosen", "time", "fastest", "tuned", "gain", "product"],
+        ["3", "numpy default", "4.00 ms", "x y", "1.00 ms", "4.00x", "p"],
+        ["1", "x y", "1.00 ms", "x y", "1.00 ms", "1.00x", "q"],
+        ["2", "z z", "-", "-", "-", "-", "r; not tuned: no memory"],
+        ["total", "13.0 ms before, 4.00 ms tuned: 3.25x"], ["recorded", "no: records are off"],
+    ]  # fmt: skip
+
+
 def test_a_benchmark():
     case = measurements.run_case(8, 8, 8, rounds=1)
     shown = rows(case)
@@ -144,7 +160,9 @@ def everything():
     yield gemmhub.explain(*ONE)
     yield Statuses((BackendStatus(EVIL, EVIL, EVIL, "absent", reason=EVIL, remedy=EVIL),))
     yield Comparison(EVIL, (Compared(EVIL, EVIL, 1.0, 1.0, EVIL),))
-    yield TuneResult(EVIL, (Tuned(EVIL, EVIL, None, EVIL),), None)
+    tuned = (Tuned(EVIL, EVIL, None, EVIL),)
+    yield TuneResult(EVIL, tuned, None)
+    yield FunctionTuneResult((TunedProduct(EVIL, 1, tuned[0], "estimated", tuned, EVIL),), None)
 
 
 def test_texts_are_escaped():

@@ -17,6 +17,7 @@ from gemmhub._base import printing
 from gemmhub._choice.status import BackendStatus
 from gemmhub._measure.compare import Compared, Comparison
 from gemmhub._measure.tune import Tuned, TuneResult
+from gemmhub._measure.tune_function import FunctionTuneResult, TunedProduct
 from gemmhub.capability import CPU
 from plugins import add
 
@@ -50,7 +51,9 @@ def printed():
     """Everything that prints as a table, with texts of plugins in it."""
     row = Compared(EVIL, "failed", 1.0, 1.0, EVIL)
     yield str(Comparison(EVIL, (row,)))
-    yield str(TuneResult(EVIL, (Tuned(EVIL, EVIL, None, EVIL),), None))
+    tuned = (Tuned(EVIL, EVIL, None, EVIL),)
+    yield str(TuneResult(EVIL, tuned, None))
+    yield str(FunctionTuneResult((TunedProduct(EVIL, 1, tuned[0], "estimated", tuned, EVIL),), None))
     yield str(BackendStatus(EVIL, EVIL, EVIL, "absent", reason=EVIL, remedy=EVIL))
     yield str(gemmhub.explain(ONE, ONE))
 

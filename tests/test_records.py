@@ -512,7 +512,7 @@ def test_the_fastest_record_of_a_candidate_that_still_exists(monkeypatch, tmp_pa
     records.write(path, [*others, mine])
     records.forget()
     ready = gemmhub.Ready((), {"lib": "1.2"})
-    assert records.lookup("fast", problem, ready, ("tile4", "tile8")) == mine
+    assert records.lookup("fast", problem, ready, ("tile4", "tile8")) == (mine, str(path))
     assert records.lookup("fast", problem, ready, ("tile16",)) is None
     assert records.lookup("slow", problem, ready, ("tile4", "tile8")) is None
 

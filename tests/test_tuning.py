@@ -92,7 +92,7 @@ def test_a_result_prints(operands):
     assert lines[0] == f"problem  {result.problem}"
     assert lines[2].split()[:2] == ["backend", "candidate"]
     assert lines[3].split()[:2] == ["numpy", "default"]
-    assert lines[3].split()[3] in ("ms", "us")
+    assert lines[3].split()[3] in ("ms", "us", "ns")
     assert lines[4].split()[:5] == ["wrong", "default", "-", "-", "wrong:"]
     assert lines[-1] == f"recorded  {records.path()}"
 

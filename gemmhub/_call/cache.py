@@ -15,6 +15,7 @@ from gemmhub._call.keys import STRIDE_DEPENDENT, call_key
 
 if TYPE_CHECKING:
     from gemmhub._call.family import Families
+    from gemmhub._call.observe import Observer
     from gemmhub._choice.decide import Winner
     from gemmhub.array_library import FastPath
 
@@ -31,9 +32,11 @@ class CallCache:
     keeps the cache that it began with, so that decisions by old records and settings are dropped with them.
     """
 
-    __slots__ = ("_entries", "families", "fast", "find", "keyed", "winners")
+    __slots__ = ("_entries", "families", "fast", "find", "keyed", "observer", "winners")
 
-    def __init__(self) -> None:
+    def __init__(self, observer: Observer | None = None) -> None:
+        self.observer = observer
+        """The object that counts products, each of which is then described: no function of a call is kept."""
         self._entries: OrderedDict[Any, Any] = OrderedDict()
         self.find = self._entries.get
         """The function, or the decision, that was put under a key; None where there is none. TypeError for a key that

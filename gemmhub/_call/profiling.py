@@ -10,13 +10,12 @@ import importlib
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from typing import Any
 
+from gemmhub._call.decorated import Function, decorated
 from gemmhub.backend import Kernel
 from gemmhub.verdict import Decision
 
-Function = Callable[..., Any]
 Opener = Callable[[str], AbstractContextManager[Any]]
 """A function that opens a range of this name for a block."""
 
@@ -34,17 +33,7 @@ def ranged(kernel: Kernel, decision: Decision) -> Kernel:
 
         return run
 
-    def optional(function: Function | None) -> Function | None:
-        return None if function is None else within(function)
-
-    direct_epilogue, with_rows = kernel.direct_epilogue, kernel.with_rows
-    return replace(
-        kernel,
-        run=within(kernel.run),
-        direct=optional(kernel.direct),
-        direct_epilogue=None if direct_epilogue is None else lambda size: optional(direct_epilogue(size)),
-        with_rows=None if with_rows is None else lambda rows: optional(with_rows(rows)),
-    )
+    return decorated(kernel, within)
 
 
 def range_name(decision: Decision) -> str:

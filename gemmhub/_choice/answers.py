@@ -33,6 +33,8 @@ class Eligible:
     candidate: str
     copies: tuple[Copy, ...]
     remark: str
+    record: str = ""
+    """The file of the record that its time is from."""
 
     @property
     def order(self) -> str | None:
@@ -67,7 +69,7 @@ def eligible_verdict(x: Eligible, status: str, reason: str) -> Verdict:
     """The verdict of a backend that can run the problem."""
     return Verdict(
         x.entry.name, x.entry.distribution, status, reason, "", x.seconds, x.source, x.candidate, x.order, x.copies,
-        x.remark,
+        x.remark, x.record,
     )  # fmt: skip
 
 
@@ -117,10 +119,11 @@ def answer(
         offer = replace(offer, candidates=candidates)
     measured = records.lookup(entry.name, problem, ready, offer.names)
     if measured is not None:
-        seconds: object = measured.seconds  # infinite where it failed: such a backend comes last
-        source, candidate, stale = "measured", measured.candidate, measured.caveat
+        seconds: object = measured.record.seconds  # infinite where it failed: such a backend comes last
+        source, candidate, file = "measured", measured.record.candidate, measured.file
+        stale = measured.record.caveat
     else:
-        seconds, source, candidate = offer.first.seconds, "estimated", offer.first.name
+        seconds, source, candidate, file = offer.first.seconds, "estimated", offer.first.name, ""
         stale = records.unused(entry.name, problem, ready)
     remark = guarded(lambda: str(offer.remark(candidate)), "remark()", remedy)
     if isinstance(remark, Refusal):
@@ -131,7 +134,8 @@ def answer(
         return no(there)
     copies = next((tuple(x.copies) for x in there.candidates if x.name == candidate), ())
     time = known(seconds)
-    return Eligible(entry, backend, ready, offer, time, "" if time is None else source, candidate, copies, remark)
+    source = "" if time is None else source
+    return Eligible(entry, backend, ready, offer, time, source, candidate, copies, remark, file)
 
 
 def known(seconds: object) -> float | None:

@@ -281,7 +281,7 @@ def _first_prepared(
         kernel = prepared(chosen, name, problem, settings)
         if isinstance(kernel, Kernel):
             chosen = replace(
-                chosen, candidate=name, seconds=answers.known(candidate.seconds), source="estimated",
+                chosen, candidate=name, seconds=answers.known(candidate.seconds), source="estimated", record="",
                 copies=tuple(candidate.copies), remark="; ".join((*refused, f"{name} runs")),
             )  # fmt: skip
             shown = answers.eligible_verdict(chosen, "chosen", "")

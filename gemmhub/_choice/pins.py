@@ -45,7 +45,7 @@ def pin(problem: GemmProblem, settings: Settings) -> Pin | None:
     if not registry.registry().complete or any(isinstance(x, Verdict) and x.transient for x in found):
         return None  # a backend that is short of memory now would be the choice later
     eligible = [
-        replace(x, seconds=expected(x), source="", candidate=x.offer.first.name)
+        replace(x, seconds=expected(x), source="", candidate=x.offer.first.name, record="")
         for x in found
         if isinstance(x, Eligible) and forced in (None, x.entry.name) and untaken(x.backend, problem) is None
     ]

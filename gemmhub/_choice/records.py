@@ -1,35 +1,34 @@
 """Tuning records: measured times of candidates, kept on disk as JSON lines.
 
-A record states the seconds of one problem, run by one backend's candidate on one device with its plugin, library and
-driver versions and, on the CPU, its thread limits. It is used only where all of these are the same; other lines are
-skipped with a reason. A candidate that failed is recorded too, with the reason, so that it is not chosen by its
-estimate. Files are plain text, one record a line, so they can be read, mailed and merged.
+A record (:mod:`gemmhub._choice.record`) is used only where device, versions and threads are those that it states. Files
+are plain text, one record a line, so they can be read, mailed and merged.
 
 Writers take a file lock, merge with the existing records (the newest of equal records wins) and replace the
 file atomically, so concurrent processes lose nothing and readers never see half a file.
 
-A call reads a bounded part of the file once, and parses only the lines of the problems that it meets.
+A call reads a bounded part of the file once, and parses only the lines of the problems that it meets. Files that
+:class:`gemmhub.use` names are read when it is called, are never written, and decide before the file in force.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import math
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from gemmhub import config
 from gemmhub._base import files
-from gemmhub._base.guard import guarded
-from gemmhub._base.report import Report
-from gemmhub._base.tables import Facts, Part, Table
-from gemmhub._base.units import duration
+from gemmhub._choice.record import FORMAT as FORMAT
+from gemmhub._choice.record import Record as Record
+from gemmhub._choice.record import RecordFile as RecordFile
+from gemmhub._choice.record import parse_line as parse_line
+from gemmhub._choice.record import record as record
+from gemmhub._choice.record import threads_of
 from gemmhub.capability import Ready
 from gemmhub.errors import RecordError
 from gemmhub.kit import locks
@@ -37,183 +36,11 @@ from gemmhub.problem import GemmProblem
 
 _log = logging.getLogger("gemmhub")
 
-FORMAT = 1
-"""Version of the record format; entries of another are skipped."""
-
 _PATIENCE = 30.0
 """Seconds to wait for other writers, each of which needs milliseconds."""
 
 _MAX_BYTES = 32 * 2**20
 """Maximum number of bytes of a record file that calls read: about 80 000 records."""
-
-_MAX_FAILURE = 500
-"""Maximum number of characters of a failure that a record keeps: a compiler's output may be longer."""
-
-
-@dataclass(frozen=True, repr=False)
-class Record(Report):
-    """One measurement."""
-
-    problem: str
-    """:attr:`GemmProblem.key`."""
-    device: str
-    """Device, such as "cpu" or "cuda:0"; ``versions`` has its model."""
-    backend: str
-    candidate: str
-    seconds: float
-    """Measured time of a call; infinite where the candidate failed."""
-    versions: Mapping[str, str]
-    """Versions of the plugin, and those that its probe reported: libraries, drivers, the device's name."""
-    recorded: str = ""
-    """Time of the measurement, ISO 8601, UTC."""
-    format: int = FORMAT
-    threads: str = ""
-    """Thread limits of the measured call (:attr:`gemmhub.Ready.threads`); empty on devices."""
-    load: float | None = None
-    """Load average for each processor of the process before the measurement, where it is known."""
-    failure: str = ""
-    """Reason why the candidate has no time: a wrong result, or an error; empty where it ran."""
-
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """The key of a record: a newer record of the same identity replaces an older one."""
-        versions = tuple(sorted(self.versions.items()))
-        return (self.problem, self.device, self.backend, self.candidate, versions, self.threads)
-
-    @property
-    def caveat(self) -> str:
-        """A clause for decision tables on a time that is no good one; empty where it is."""
-        if self.failure:
-            why = self.failure.partition("\n")[0]
-            return f"{self.candidate} failed when it was measured: {why}; tune again once that is mended"
-        if self.load is not None and self.load > 1:
-            return f"measured under a load of {self.load:.3g} for each processor: tune again"
-        return ""
-
-    def _parts(self) -> Iterator[Part]:
-        rows = [("problem", self.problem), ("backend", f"{self.backend} {self.candidate} on {self.device}")]
-        rows += [("failed", self.failure)] if self.failure else [("time", duration(self.seconds))]
-        rows += [("recorded", self.recorded)] if self.recorded else []
-        rows += [("versions", ", ".join(f"{name} {version}" for name, version in self.versions.items()))]
-        rows += [("threads", self.threads)] if self.threads else []
-        yield Facts([*rows, *([("load", f"{self.load:.3g}")] if self.load is not None else [])])
-
-    def line(self) -> str:
-        """The record as a line of JSON, which has no infinite numbers."""
-        return json.dumps({**vars(self), "seconds": None if self.failure else self.seconds}, sort_keys=True)
-
-
-def _shown_order(record: Record) -> tuple[str, float]:
-    return record.problem, record.seconds
-
-
-def _tomorrow() -> str:
-    return (datetime.now(timezone.utc) + timedelta(days=1)).isoformat(timespec="milliseconds")
-
-
-@dataclass(repr=False)
-class RecordFile(Report):
-    """The valid records of a file, and why the other lines were skipped."""
-
-    records: dict[tuple[object, ...], Record] = field(default_factory=dict)
-    failures: dict[tuple[object, ...], Record] = field(default_factory=dict)
-    """Records of candidates that failed."""
-    skipped: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
-    """The skipped lines: a newer gemmhub may read them, so writing keeps them."""
-    _horizon: str = field(default_factory=_tomorrow, repr=False, compare=False)
-
-    def add(self, record: Record) -> None:
-        """Keep ``record`` unless there is a newer one of the same identity."""
-        identity = record.identity
-        known = self.records.get(identity) or self.failures.get(identity)
-        if known is None or self._age(known) <= self._age(record):
-            kept, replaced = (self.failures, self.records) if record.failure else (self.records, self.failures)
-            replaced.pop(identity, None)
-            kept[identity] = record
-
-    @property
-    def all(self) -> list[Record]:
-        """The records, and those of failures."""
-        return [*self.records.values(), *self.failures.values()]
-
-    @property
-    def ordered(self) -> tuple[list[Record], list[Record]]:
-        """The records and those of failures, by problem and time."""
-        measured, failures = (list(x.values()) for x in (self.records, self.failures))
-        return sorted(measured, key=_shown_order), sorted(failures, key=_shown_order)
-
-    def _parts(self) -> Iterator[Part]:
-        measured, failures = self.ordered
-        head = [("records", str(len(measured))), *(("skipped", reason) for reason in self.skipped)]
-        yield Facts([*head, *(("failed", f"{r.backend} {r.candidate}, {r.problem}: {r.failure}") for r in failures)])
-        header = ("time", "backend", "candidate", "device", "recorded", "problem")
-        rows = [(duration(r.seconds), r.backend, r.candidate, r.device, r.recorded[:10], r.problem) for r in measured]
-        if rows:
-            yield Table(header, rows, right=("time",))
-
-    def _age(self, record: Record) -> tuple[bool, str]:
-        """A key that orders records by age. A record dated later than tomorrow counts as older than all valid dates."""
-        return record.recorded <= self._horizon, record.recorded
-
-
-def record(
-    problem: GemmProblem, backend: str, candidate: str, seconds: float, ready: Ready, load: float | None = None,
-    failure: str = "",
-) -> Record:  # fmt: skip
-    """A new record of a measurement by this thread. One with a ``failure`` counts as infinitely slow."""
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    load = None if load is None else round(load, 2)
-    return Record(
-        problem.key, str(problem.device), backend, candidate, math.inf if failure else seconds, dict(ready.versions),
-        now, threads=_threads(problem, ready), load=load, failure=failure[:_MAX_FAILURE],
-    )  # fmt: skip
-
-
-def _threads(problem: GemmProblem, ready: Ready) -> str:
-    """The thread limits under which a record of ``problem`` is written, and used."""
-    if problem.device.type != "cpu":
-        return ""
-    threads = guarded(ready.threads, "threads()", "")
-    return threads if isinstance(threads, str) else "unknown"
-
-
-def parse_line(line: str | bytes) -> Record | str:
-    """Parse a line to a record, or to the reason why it is none."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return "not JSON"
-    if not isinstance(data, dict):
-        return "not a JSON object"
-    if data.get("format") != FORMAT:
-        return f"format {data.get('format')!r}, this gemmhub reads {FORMAT}"
-    texts = ("problem", "device", "backend", "candidate", "recorded")
-    for name in texts:
-        if not isinstance(data.get(name), str):
-            return f"{name} is missing or not a string"
-    versions = data.get("versions")
-    if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
-        return "versions is missing or not a table of strings"
-    optional = {"threads": data.get("threads", ""), "failure": data.get("failure", "")}
-    for name, text in optional.items():
-        if not isinstance(text, str):
-            return f"{name} is not a string"
-    load = data.get("load")
-    if load is not None and (isinstance(load, bool) or not isinstance(load, (int, float)) or not 0 <= load < 2**53):
-        return f"load is {load!r:.60}, not a number"
-    seconds = data.get("seconds")
-    if optional["failure"] and seconds is None:
-        seconds = math.inf
-    elif optional["failure"]:
-        return "it has both seconds and a failure"
-    elif isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        return "seconds is missing or not a number"
-    elif not 0 < seconds <= sys.float_info.max:  # NaN and infinity too
-        return f"seconds is {seconds!r:.60}"
-    return Record(
-        **{name: data[name] for name in texts}, **optional, versions=versions, seconds=float(seconds), load=load
-    )
 
 
 def read(path: Path) -> RecordFile:
@@ -330,7 +157,9 @@ class _Index:
 
     _MARK = b'"problem": "'
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, file: str = "") -> None:
+        self.file = file
+        """Its path; empty where records are switched off, and those of this process alone are kept."""
         self._lines: dict[bytes, list[bytes]] = {}
         self._parsed: dict[bytes, list[Record]] = {}
         """Parsed records by problem, at most as many as the file has lines."""
@@ -389,7 +218,7 @@ def _index() -> _Index:
     index = _loaded
     if index is None:
         with _loaded_lock:
-            index = _loaded = _Index(_in_force())
+            index = _loaded = _Index(_in_force(), str(path() or ""))
     return index
 
 
@@ -405,6 +234,11 @@ def _in_force() -> bytes:
             raise
         _log.warning("no tuning records: %s", error)
         return b""
+    return _used(where, content)
+
+
+def _used(where: Path, content: bytes) -> bytes:
+    """The part of a file's content that calls use; a warning names a longer file."""
     if len(content) > _MAX_BYTES:
         _log.warning(
             "%s: only the first %d MiB of these tuning records are used; name another file, or remove the lines that "
@@ -412,6 +246,53 @@ def _in_force() -> bytes:
         )  # fmt: skip
         content = content[: content.rfind(b"\n", 0, _MAX_BYTES) + 1]
     return content
+
+
+_opened: WeakValueDictionary[tuple[object, ...], _Index] = WeakValueDictionary()
+"""The files that settings name now, by path, time of writing and size."""
+
+
+def opened(paths: Iterable[str]) -> tuple[_Index, ...]:
+    """Read record files, for :attr:`gemmhub.config.Settings.record_files`. A file that was read and has not changed is
+    the same object.
+
+    Raises RecordError for a file that is missing, cannot be read, or has no record of :data:`FORMAT`.
+    """
+    return tuple(map(_open, map(os.path.realpath, paths)))
+
+
+def _open(file: str) -> _Index:
+    where = Path(file)
+    try:
+        facts = os.stat(file)
+    except OSError as error:
+        raise RecordError(f"{file}: cannot be read: {error.strerror}; name a file of tuning records") from None
+    key = file, facts.st_mtime_ns, facts.st_size, facts.st_ino
+    with _loaded_lock:
+        index = _opened.get(key)
+        if index is None:
+            content = _used(where, _content(where, _MAX_BYTES + 1))
+            _check_records(file, content)
+            index = _opened[key] = _Index(content, file)
+    return index
+
+
+def _check_records(file: str, content: bytes) -> None:
+    """Raise RecordError where no line of a file is a record that this gemmhub reads."""
+    reasons: dict[str, None] = {}
+    for line in content.split(b"\n"):
+        if line.strip():
+            parsed = parse_line(line)
+            if isinstance(parsed, Record):
+                return
+            reasons[parsed] = None
+    first = next(iter(reasons), "")
+    if not first:
+        raise RecordError(
+            f"{file}: has no tuning records; gemmhub.tune(...).save({os.path.basename(file)!r}) writes some"
+        )
+    remedy = "tune again, with this gemmhub" if first.startswith("format ") else "name a file of tuning records"
+    raise RecordError(f"{file}: no line of it is a tuning record that can be used: {first}; {remedy}")
 
 
 def put(records: Iterable[Record]) -> None:
@@ -430,42 +311,82 @@ def put(records: Iterable[Record]) -> None:
         _index().add(records)
 
 
+class _Sizes(Set[tuple[int, ...]]):
+    """m, n and k of all records: those of the file in force, and of every file that settings name now."""
+
+    def _sets(self) -> list[set[tuple[int, ...]]]:
+        files = [ref() for ref in _opened.valuerefs()]
+        return [index.sizes for index in (_index(), *files) if index is not None]
+
+    def __contains__(self, sizes: object) -> bool:
+        return any(sizes in x for x in self._sets())
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return iter(set().union(*self._sets()))
+
+    def __len__(self) -> int:
+        return len(set().union(*self._sets()))
+
+
 def sizes() -> Set[tuple[int, ...]]:
-    """Return m, n and k of all records."""
-    return _index().sizes
+    """Return m, n and k of all records. A caller that keeps it sees those that are added later."""
+    return _Sizes()
+
+
+def _sources() -> tuple[_Index, ...]:
+    """The records that decide here, in order of precedence."""
+    files: tuple[_Index, ...] = config.current().record_files
+    return (*files, _index())
 
 
 def measured(problem: GemmProblem) -> bool:
     """Whether there is a record of exactly this problem, by any backend and version."""
-    index = _index()
-    return (problem.m, problem.n, problem.k) in index.sizes and bool(index.of(problem.key))
+    sizes = problem.m, problem.n, problem.k
+    return any(sizes in index.sizes and bool(index.of(problem.key)) for index in _sources())
 
 
-def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]) -> Record | None:
+class Found(NamedTuple):
+    """A record, and the file that it is in."""
+
+    record: Record
+    file: str
+    """Empty where it was measured in this process, and records are switched off."""
+
+
+def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]) -> Found | None:
     """Return the fastest record of ``candidates`` for this problem, backend, device and exactly these versions and
-    thread limits. One that failed is returned where there is no other.
+    thread limits, in the first file that has one. One that failed is returned where its file has no other.
     """
     if not measured(problem):
         return None
-    matching = [
-        entry for entry in _index().of(problem.key) if entry.backend == backend and entry.candidate in candidates
-    ]
-    if not matching:
-        return None
-    here = str(problem.device), _threads(problem, ready), ready.versions
-    usable = [entry for entry in matching if (entry.device, entry.threads, entry.versions) == here]
-    return min(usable, key=lambda entry: entry.seconds, default=None)
+    here = str(problem.device), threads_of(problem, ready), ready.versions
+    for index in _sources():
+        usable = [
+            entry
+            for entry in index.of(problem.key)
+            if entry.backend == backend
+            and entry.candidate in candidates
+            and (entry.device, entry.threads, entry.versions) == here
+        ]
+        if usable:
+            return Found(min(usable, key=lambda entry: entry.seconds), index.file)
+    return None
 
 
 def unused(backend: str, problem: GemmProblem, ready: Ready) -> str:
     """Return a clause on why :func:`lookup` does not use an existing record; empty where there is none."""
     if not measured(problem):
         return ""
-    matching = [entry for entry in _index().of(problem.key) if entry.backend == backend]
-    if not matching:
-        return ""
-    entry = max(matching, key=lambda entry: entry.recorded)
-    then, now = {**entry.versions, "threads": entry.threads}, {**ready.versions, "threads": _threads(problem, ready)}
+    for index in _sources():
+        matching = [entry for entry in index.of(problem.key) if entry.backend == backend]
+        if matching:
+            return _differing(max(matching, key=lambda entry: entry.recorded), problem, ready)
+    return ""
+
+
+def _differing(entry: Record, problem: GemmProblem, ready: Ready) -> str:
+    """The clause for one record."""
+    then, now = {**entry.versions, "threads": entry.threads}, {**ready.versions, "threads": threads_of(problem, ready)}
     differing = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
     parts = [f"{name} {then.get(name) or 'unknown'}" for name in differing]
     where = "" if entry.device == str(problem.device) else f" on {entry.device}"

@@ -85,10 +85,33 @@ class TuneResult(Report):
 def tune_call(a: Any, b: Any, out: Any, request: Request) -> TuneResult:
     """Tune one call, as :func:`gemmhub.tune` does."""
     call = describe.describe(a, b, out, request)
-    problem = call.problem
+    check_writable()
+    tuned, new = measure(call, a, b, request)
+    store(new)
+    return tuned
+
+
+def check_writable() -> None:
+    """Raise RecordError where records cannot be written: before the measuring, which may take minutes."""
+    store(())
+
+
+def store(new: Sequence[records.Record]) -> None:
+    """Write records to the file in force, where there is one."""
     path = records.path()
     if path is not None:
-        records.write(path, ())  # raises before the measuring, which may take minutes
+        records.write(path, new)
+        records.forget()
+
+
+def measure(
+    call: describe.Call, a: Any, b: Any, request: Request, also: tuple[str, str] | None = None
+) -> tuple[TuneResult, list[records.Record]]:
+    """Time one call; return the result and the records of it.
+
+    ``also`` is a backend and its candidate that is timed in full, whatever a first look shows.
+    """
+    problem = call.problem
     with locks.deciding:
         eligible = decide.candidates(problem, request.settings)
     if request.settings.forced:
@@ -103,7 +126,7 @@ def tune_call(a: Any, b: Any, out: Any, request: Request) -> TuneResult:
             for candidate in backend.offer.names:
                 progress.report(f"{backend.entry.name} {candidate}")
                 trial.enter(backend, candidate, ready, rows)
-        ready = _finalists(ready, trial, clock, rows)
+        ready = _finalists(ready, trial, clock, rows, also)
         if not ready:
             verdict = decide.decide(problem, request.settings)
             tried = [f"{row.backend} {row.candidate}".rstrip() + f": {row.remark}" for row in rows]
@@ -121,13 +144,10 @@ def tune_call(a: Any, b: Any, out: Any, request: Request) -> TuneResult:
         records.record(problem, x.entry.name, candidate, 0.0, x.ready, load, failure)
         for x, candidate, failure in trial.failed
     ]
-    if path is not None:
-        records.write(path, new)
-        records.forget()
     warning = _disturbed(load, timings)
     if warning:
         _log.warning("tuned %s: %s", problem, warning)
-    return TuneResult(str(problem), tuple(rows), path, warning, problem.flops)
+    return TuneResult(str(problem), tuple(rows), records.path(), warning, problem.flops), new
 
 
 def _disturbed(load: float | None, timings: Sequence[Timing]) -> str:
@@ -155,7 +175,9 @@ class _Contender:
         return f"{self.backend.entry.name}:{self.candidate}"
 
 
-def _finalists(ready: list[_Contender], trial: _Trial, clock: Clock, rows: list[Tuned]) -> list[_Contender]:
+def _finalists(
+    ready: list[_Contender], trial: _Trial, clock: Clock, rows: list[Tuned], also: tuple[str, str] | None
+) -> list[_Contender]:
     """The candidates to time in full: all correct ones; of many, the fastest. The others are added to ``rows``."""
     quick = [0.0] * len(ready)
     if len(ready) > _SCREENED:
@@ -163,7 +185,7 @@ def _finalists(ready: list[_Contender], trial: _Trial, clock: Clock, rows: list[
     pool = list(zip(ready, quick))
     right: set[str] = set()
     while True:
-        near = _near(pool)
+        near = _near(pool, also)
         progress.report("checking results")
         wrong = [x for x in near if x.name not in right and not trial.right(x, rows)]
         if not wrong:
@@ -178,16 +200,17 @@ def _finalists(ready: list[_Contender], trial: _Trial, clock: Clock, rows: list[
     return near
 
 
-def _near(pool: list[tuple[_Contender, float]]) -> list[_Contender]:
+def _near(pool: list[tuple[_Contender, float]], also: tuple[str, str] | None) -> list[_Contender]:
     """The fastest candidates, and the first of each backend: an untuned call uses that one, so its record is needed to
-    show that another is faster.
+    show that another is faster. ``also`` is one more.
     """
     times = sorted(seconds for _, seconds in pool)
     limit = min([*times[_SCREENED - 1 : _SCREENED], *(_NEAR * fastest for fastest in times[:1])], default=0.0)
     kept: list[_Contender] = []
     seen: set[str] = set()
     for x, seconds in pool:
-        if seconds <= limit or x.backend.entry.name not in seen:
+        first = x.backend.entry.name not in seen
+        if seconds <= limit or first or (x.backend.entry.name, x.candidate) == also:
             kept.append(x)
         seen.add(x.backend.entry.name)
     return kept

@@ -12,9 +12,9 @@ from gemmhub._arrays.named_device import parse_device
 from gemmhub._audit import choose, page
 from gemmhub._audit.audit import audit
 from gemmhub._audit.result import Audit
-from gemmhub._base import files
+from gemmhub._base import files, progress
 from gemmhub._base.tables import Facts
-from gemmhub.cli import operands, progress, screen
+from gemmhub.cli import operands, screen
 from gemmhub.cli.errors import FAILED, WRONG, unwritable
 
 

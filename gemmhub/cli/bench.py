@@ -13,10 +13,10 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub._base import files, processors
+from gemmhub._base import files, processors, progress
 from gemmhub._base.tables import Facts
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.cli import by_name, measurements, operands, progress, report, screen
+from gemmhub.cli import by_name, measurements, operands, report, screen
 from gemmhub.cli.by_name import ORDERS
 from gemmhub.cli.contenders import LIBRARY_MATMULS
 from gemmhub.cli.errors import WRONG, Undone, unwritable

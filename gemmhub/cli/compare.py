@@ -9,7 +9,8 @@ import click
 import numpy as np
 
 import gemmhub
-from gemmhub.cli import operands, progress, screen
+from gemmhub._base import progress
+from gemmhub.cli import operands, screen
 from gemmhub.cli.by_name import arrays_for, entered, place
 from gemmhub.cli.errors import FAILED, WRONG
 from gemmhub.cli.options import (

@@ -16,11 +16,11 @@ import numpy as np
 
 import gemmhub
 from gemmhub import config
-from gemmhub._base import processors
+from gemmhub._base import processors, progress
 from gemmhub._choice import records, registry
 from gemmhub._choice.status import BackendStatus
 from gemmhub._measure.compare import Comparison
-from gemmhub.cli import doctor_advice, doctor_probe, doctor_report, doctor_screen, operands, progress, screen
+from gemmhub.cli import doctor_advice, doctor_probe, doctor_report, doctor_screen, operands, screen
 from gemmhub.cli.by_name import library_statuses
 from gemmhub.cli.errors import FAILED, UNUSABLE, WRONG
 from gemmhub.cli.options import json_option

@@ -13,9 +13,10 @@ import numpy as np
 
 from gemmhub._base import files
 from gemmhub._base.digits import whole
+from gemmhub._base.draw import random_operand as random_operand
 from gemmhub.cli.errors import Failure, unwritable
 from gemmhub.dtypes import ML_DTYPES, DType, as_dtype, compute_dtype, info, result_dtype, saturates
-from gemmhub.errors import AllocationError, DTypeError
+from gemmhub.errors import DTypeError
 from gemmhub.operands import OPERANDS, Product
 
 Array = Any
@@ -180,25 +181,3 @@ def no_layout(a_order: str, b_order: str, batch: tuple[int, ...]) -> None:
     """Raise UsageError for options of operands that sizes stand for, beside files."""
     if "col" in (a_order, b_order) or batch:
         raise click.UsageError("--a-order, --b-order and --batch go with sizes, not with files.")
-
-
-def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
-    """A new operand of standard normal numbers, or integers over the whole range of their type. AllocationError."""
-    try:
-        return _random(rng, shape, dtype)
-    except (MemoryError, ValueError) as error:  # ValueError for sizes beyond the address space
-        sizes = " x ".join(map(str, shape))
-        raise AllocationError(f"no memory for an operand of {sizes} {dtype}: {error}; use smaller sizes") from None
-
-
-def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
-    dtype_class = info(dtype).kind
-    if dtype_class in ("int", "uint"):
-        limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max, shape, dtype=dtype.type, endpoint=True)
-    if dtype_class == "bool":
-        return rng.integers(0, 2, shape).astype(dtype)
-    if dtype_class == "complex":
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
-    wide: Any = np.float64 if dtype.itemsize == 8 else np.float32
-    return rng.standard_normal(shape, dtype=wide).astype(dtype, copy=False)

@@ -11,12 +11,13 @@ import numpy as np
 from click.core import ParameterSource
 
 import gemmhub
+from gemmhub._base import progress
 from gemmhub._base.tables import Facts
 from gemmhub._choice import records
 from gemmhub._choice.records import RecordFile
 from gemmhub._measure.tune import TuneResult, import_times
 from gemmhub.array_library import ArrayLibrary
-from gemmhub.cli import operands, progress, screen
+from gemmhub.cli import operands, screen
 from gemmhub.cli.by_name import arrays_for, entered, place
 from gemmhub.cli.errors import Failure
 from gemmhub.cli.options import (
@@ -157,7 +158,8 @@ def _tune(
     extra = operands.further(chosen, dtypes[0], a, b, partial(operands.random_operand, rng))
     extra = {name: place(x, arrays, argument=name) for name, x in extra.items()}
     a, b = place(a, arrays, orders[0], "a"), place(b, arrays, orders[1], "b")
-    return gemmhub.tune(a, b, **matmul_options(**chosen, **extra))
+    tuned: TuneResult = gemmhub.tune(a, b, **matmul_options(**chosen, **extra))
+    return tuned
 
 
 def _in_force() -> Path:

@@ -77,6 +77,65 @@ def test_tune_touches_no_operand(library, backend, pair, device, rng):
         assert np.array_equal(array.host, before)
 
 
+def test_the_products_of_a_function_are_tuned_on_their_device(library, backend, machine, pair, device, rng):
+    """On new arrays of their library, of the same layouts; the caller's are not touched."""
+    a, b = pair
+    x, y = a.host.copy(), b.host.copy()
+    out, bias = library.array(small(rng, (5, 7)), device), library.array(small(rng, (7,)), device)
+    stack = library.array(small(rng, (3, 5, 6)), device)
+
+    def function():
+        gemmhub.matmul(a, b)
+        gemmhub.matmul(a, b, out=out, bias=bias)
+        gemmhub.matmul(stack, b)
+        return gemmhub.matmul(a, b, out=out, bias=bias)
+
+    function()
+    before = out.host.copy()
+    result = gemmhub.tune(function)
+    assert [(p.problem.partition(" ")[0], p.calls, p.remark) for p in result.products] == [
+        ("5x7x6", 1, ""), ("5x7x6", 2, ""), ("15x7x6", 1, "")
+    ]  # fmt: skip
+    assert all(row.seconds > 0 for product in result.products for row in product.rows)
+    assert {record.device for record in records.read(records.path()).all} == {f"cuda:{device}"}
+    for array, old in ((a, x), (b, y), (out, before)):
+        assert np.array_equal(array.host, old)
+    assert gemmhub.explain(a, b)["addresses"].source == "measured"
+
+
+@pytest.mark.parametrize("form", ["transposed", "strided", "reversed", "broadcast", "repeated row"])
+def test_layouts_of_a_function_on_a_device(library, backend, device, rng, form):
+    """Of the same record, or the table has the reason; broadcast and repeated elements have their memory once."""
+    if form == "reversed" and library.name == "torch":
+        pytest.skip("torch has no negative strides")
+    host = {
+        "transposed": np.asfortranarray,
+        "strided": lambda y: np.repeat(y, 2, axis=0)[::2],
+        "reversed": lambda y: y[::-1],
+        "broadcast": lambda y: np.broadcast_to(y, (3, *y.shape)),
+        "repeated row": lambda y: np.broadcast_to(y[:1], y.shape),
+    }[form](small(rng, (6, 7)))
+    b = library.array(host, device)
+    a = library.array(small(rng, (3, 5, 6) if form == "broadcast" else (5, 6)), device)
+    (product,) = gemmhub.tune(gemmhub.matmul, a, b).products
+    known = {record.problem for record in records.read(records.path()).all}
+    if product.remark:
+        assert form == "repeated row"
+        assert product.remark.startswith("not tuned: new operands are 5x7x6")
+        assert not known
+    else:
+        assert known == {gemmhub.explain(a, b).problem.key}
+
+
+def test_specs_of_a_device_are_not_tuned(library, backend, pair):
+    a, b = pair
+    spec = [gemmhub.ArraySpec(x.host.shape, "float32", device=gemmhub.explain(a, b).problem.device) for x in pair]
+    result = gemmhub.tune(lambda: gemmhub.plan(*spec)(a, b))
+    assert [p.remark for p in result.products] == [
+        f"not tuned: a, b: planned for specs on {spec[0].device}; allowed: arrays. plan for arrays to tune it"
+    ]
+
+
 @pytest.mark.parametrize("stream", [None, 0x40])
 def test_compare(library, backend, machine, pair, device, stream, rng):
     liar = add(Addresses("liar"))

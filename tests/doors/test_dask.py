@@ -382,3 +382,14 @@ def test_blocks_of_torch(rng):
     assert gemmhub.spot_check(x, y, mixed).compute()
     with pytest.raises(InputError, match=r"a block on process \d+"):
         gemmhub.matmul(x, b).compute()
+
+
+def test_the_blocks_of_a_function_are_tuned(rng):
+    """Where threads of this process compute them, and not where its result is lazy."""
+    a, b = (da.from_array(rng.standard_normal(shape, np.float32), chunks=(4, 4)) for shape in ((8, 4), (4, 4)))
+    with pytest.raises(InputError, match="it returned a lazy result: compute it in the function"):
+        gemmhub.tune(gemmhub.matmul, a, b)
+    for scheduler in ("sync", "threads"):
+        result = gemmhub.tune(lambda s=scheduler: gemmhub.matmul(a, b).compute(scheduler=s))
+        assert sum(product.calls for product in result.products) >= 1
+        assert all(product.rows for product in result.products)

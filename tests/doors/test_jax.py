@@ -418,3 +418,15 @@ def test_spot_check_takes_the_options_of_a_product(activation, rng):
     assert gemmhub.spot_check(a, b, right, **options)
     for name, value in (("alpha", 1), ("beta", 2), ("bias", None), ("activation", "silu")):
         assert not gemmhub.spot_check(a, b, right, **{**options, name: value}), name
+
+
+def test_the_products_of_a_compiled_program_are_tuned(rng, operands):
+    """Also where it was compiled before, and JAX runs it when the function has returned."""
+    a, b, *_ = operands
+    program = jax.jit(lambda x: jax.grad(lambda y: door.matmul(door.matmul(y, b), b.T).sum())(x))
+    program(a).block_until_ready()
+    result = gemmhub.tune(program, a)
+    assert sum(product.calls for product in result.products) >= 2
+    assert all(product.rows for product in result.products)
+    eager = gemmhub.tune(gemmhub.matmul, a, b)
+    assert [product.calls for product in eager.products] == [1]

@@ -31,6 +31,14 @@ assert_type(gemmhub.tensordot(a, b, ((1,), (0,)), out_dtype="float64"), npt.NDAr
 assert_type(gemmhub.vecdot(a, a, axis=0, backend="numpy"), npt.NDArray[np.float32])
 assert_type(gemmhub.bmm(a[None], b[None], alpha=2), npt.NDArray[np.float32])
 
+tuned = gemmhub.tune(a, b, bias=a[0])
+assert_type(tuned.best.seconds, float | None)
+of_function = gemmhub.tune(lambda x, scale: gemmhub.matmul(x, b, alpha=scale), a, scale=2, records="the function's own")
+assert_type(of_function.gain, float | None)
+of_function.save("model.jsonl")
+with gemmhub.use(records=["model.jsonl", tuned.path or "other.jsonl"], precision="tf32"):
+    pass
+
 plan = gemmhub.plan(a, b, backend="numpy")
 assert_type(plan.decision, gemmhub.Decision)
 assert_type(plan.kernel, gemmhub.Kernel)

@@ -36,7 +36,8 @@ def _tune(sizes: tuple[int, int, int], operand_dtypes: tuple[Any, Any], options:
     m, n, k = sizes
     rng = np.random.default_rng(0)
     a, b = (_draw(rng, shape, dtype) for shape, dtype in (((m, k), operand_dtypes[0]), ((k, n), operand_dtypes[1])))
-    return api.tune(a, b, **options)
+    tuned: TuneResult = api.tune(a, b, **options)
+    return tuned
 
 
 def _draw(rng: np.random.Generator, shape: tuple[int, int], dtype: Any) -> Any:

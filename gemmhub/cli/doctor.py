@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 from collections.abc import Collection, Iterator
@@ -40,13 +41,21 @@ _SIZES = (67, 45, 130)
 
 @click.command("doctor")
 @click.argument("name", required=False)
+@click.option(
+    "--report",
+    "file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="With a NAME: also run what takes minutes (conformance, speed), and write all findings to FILE as JSON.",
+    metavar="FILE",
+)
 @json_option
 @click.pass_context
-def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
+def command(ctx: click.Context, name: str | None, file: Path | None, as_json: bool) -> None:
     """Report versions, devices, settings, records and backends, recommend plugins for this machine, and run a small
     product on every ready CPU backend.
 
-    With a NAME that an installed plugin provides ("musa"), report about that instead, in depth.
+    With a NAME that an installed plugin provides ("musa"), report about that instead, in depth; with --report, run the
+    conformance kit and a benchmark, too, and write one file to send.
 
     The report contains no environment variables but those that set gemmhub, thread counts and, in a plugin's report,
     its subject. Plugins are probed in a child process first: one that hangs or ends the process is named, with the
@@ -54,7 +63,9 @@ def command(ctx: click.Context, name: str | None, as_json: bool) -> None:
     the configuration cannot be read, 3 when there is such a plugin or a failed self-test. A plugin that raises is
     listed, and changes no exit code.
     """
-    report = _full() if name is None else _about(name)
+    if file is not None and name is None:
+        raise click.UsageError("--report needs a NAME, such as musa")
+    report = _full() if name is None else _about(name, file)
     report = _anonymous(screen.plain(report))
     if as_json:
         screen.print_json(report)
@@ -74,14 +85,18 @@ def _code(report: dict[str, Any]) -> int:
     return WRONG if any(row["wrong"] for row in rows) else FAILED
 
 
-def _about(name: str) -> dict[str, Any]:
-    findings = doctor_report.gather(name)
-    return {
-        "system": _system(),
-        "libraries": _libraries(),
-        "findings": findings,
-        "ok": doctor_report.fine(findings),
-    }
+def _about(name: str, file: Path | None) -> dict[str, Any]:
+    about = {"system": _system(), "libraries": _libraries()}
+
+    def report(findings: list[doctor_report.Finding], complete: bool) -> dict[str, Any]:
+        made = about | {"findings": findings, "ok": complete and doctor_report.fine(findings)}
+        if file is not None:  # after each finding: the next one may end the process
+            made["complete"] = complete
+            file.write_text(json.dumps(_anonymous(screen.plain(made)), indent=1) + "\n", encoding="utf-8")
+        return made
+
+    findings = doctor_report.gather(name, file is not None, lambda so_far: report(so_far, complete=False))
+    return report(findings, complete=True)
 
 
 def _full() -> dict[str, Any]:

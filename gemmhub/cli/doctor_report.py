@@ -5,13 +5,15 @@ A distribution names a function in the entry-point group ``gemmhub.doctor``::
     [project.entry-points."gemmhub.doctor"]
     musa = "gemmhub_musa.doctor:findings"
 
-It takes no arguments and yields :class:`Finding` objects in reading order; several distributions may use one name. An
-exception becomes a finding after those that it has yielded.
+It yields :class:`Finding` objects in reading order; several distributions may use one name. An exception becomes a
+finding after those that it has yielded. It takes no arguments; one that has a parameter ``trial`` gets True there for
+``--report``, and then also runs what takes minutes.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -40,29 +42,49 @@ class Finding:
     """Details: a compiler's output, a traceback."""
 
 
-def gather(name: str) -> list[Finding]:
-    """The findings of every plugin that reports about ``name``. Failure, listing existing reports, where none does."""
+def gather(name: str, trial: bool = False, each: Callable[[list[Finding]], object] = len) -> list[Finding]:
+    """The findings of every plugin that reports about ``name``. Failure, listing existing reports, where none does.
+
+    ``each`` is called with all findings so far, after each of them.
+    """
     points = importlib.metadata.entry_points(group=GROUP)
     chosen = sorted((point for point in points if point.name == name), key=lambda point: point.value)
     if not chosen:
         names = ", ".join(sorted({point.name for point in points})) or "none, as no installed plugin has a report"
         raise Failure(f"there is no report about {name!r}; allowed: {names}")
-    return [finding for point in chosen for finding in _of(point.value, point.load)]
-
-
-def _of(origin: str, load: Callable[[], Callable[[], Iterable[Finding]]]) -> list[Finding]:
     findings: list[Finding] = []
+    for point in chosen:
+        for finding in _of(point.value, point.load, trial):
+            findings.append(finding)
+            each(findings)
+    return findings
 
-    def gather() -> None:
-        for finding in load()():
+
+def _of(origin: str, load: Callable[[], Callable[..., Iterable[Finding]]], trial: bool) -> Iterator[Finding]:
+    found: list[Finding] = []
+    source: Iterator[Finding] | None = None
+
+    def step() -> None:
+        nonlocal source
+        if source is None:
+            report = load()
+            takes_trial = trial and "trial" in inspect.signature(report).parameters
+            source = iter(report(trial=True) if takes_trial else report())
+        found[:] = []
+        for finding in source:
             if not isinstance(finding, Finding):
                 raise TypeError(f"{origin} yielded {instance(type(finding))}, not a Finding")
-            findings.append(finding)
+            found.append(finding)
+            return
 
-    failure = guarded(gather, "it", "")  # a plugin's code, on a machine that may be broken
-    if failure is not None:
-        findings.append(Finding("report", origin, failure.reason, False, failure.traceback or ""))
-    return findings
+    while True:
+        failure = guarded(step, "it", "")  # a plugin's code, on a machine that may be broken
+        if failure is not None:
+            yield Finding("report", origin, failure.reason, False, failure.traceback or "")
+            return
+        if not found:
+            return
+        yield found[0]
 
 
 def fine(findings: Iterable[Finding]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 
 import pytest
@@ -93,3 +95,56 @@ def test_the_home_directory_is_written_as_a_tilde(run, bring, monkeypatch, tmp_p
     assert str(tmp_path) not in told
     assert "in ~/x" in told
     assert "and ~/y" in told
+
+
+def test_a_report_in_a_file(run, bring, monkeypatch, tmp_path):
+    """With what takes minutes, where a plugin has that, and nothing that names the user."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def findings(trial=False):
+        yield from fine()
+        if trial:
+            yield Finding("speed", "mublas", f"fast, in {tmp_path}")
+
+    bring("musa", findings)
+    bring("musa", lambda: [Finding("others", "a", "one")], "z_reports")
+    file = tmp_path / "report.json"
+    assert "speed" not in run("doctor", "musa").stdout
+    told = run("doctor", "musa", "--report", file)
+    assert "fast, in ~" in told.stdout
+    assert str(tmp_path) not in file.read_text()
+    report = json.loads(file.read_text())
+    assert [found["item"] for found in report["findings"]] == ["musart", "mublas", "mcc", "mublas", "a"]
+    assert (report["ok"], report["complete"]) == (True, True)
+    assert set(report) == {"system", "libraries", "findings", "ok", "complete"}
+
+
+def test_a_report_that_breaks_is_in_the_file(run, bring, tmp_path):
+    bring("musa", broken)
+    file = tmp_path / "report.json"
+    run("doctor", "musa", "--report", file, code=3)
+    report = json.loads(file.read_text())
+    assert [found["item"] for found in report["findings"]] == ["musart", "reports:findings"]
+    assert (report["ok"], report["complete"]) == (False, True)
+
+
+def test_what_was_found_before_the_process_ended_is_in_the_file(run, bring, tmp_path):
+    """The end of the process stands for a fault in a library: the file is read at that moment."""
+    file, seen = tmp_path / "report.json", []
+
+    def ends():
+        yield from fine()
+        seen.append(json.loads(file.read_text()))
+
+    bring("musa", ends)
+    run("doctor", "musa", "--report", file)
+    (report,) = seen
+    assert len(report["findings"]) == 3
+    assert (report["ok"], report["complete"]) == (False, False)
+
+
+def test_a_file_needs_a_name_and_a_folder(run, bring, tmp_path):
+    assert "--report needs a NAME" in run.error("doctor", "--report", tmp_path / "report.json")
+    bring("musa", fine)
+    missing = os.path.join(tmp_path, "nowhere", "report.json")
+    assert "nowhere" in run("doctor", "musa", "--report", missing, code=3).stderr

@@ -18,7 +18,8 @@ _LETTER = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
 """Dtypes with functions of their own, whose operands, result and scalars all have that dtype."""
 
 _EX_TYPES = {
-    ("float16", "float16", "float16"), ("float16", "float16", "float32"), ("bfloat16", "bfloat16", "bfloat16"),
+    ("float16", "float16", "float16"), ("float16", "float16", "float32"),
+    ("bfloat16", "bfloat16", "bfloat16"), ("bfloat16", "bfloat16", "float32"),
     ("float32", "float32", "float32"), ("float64", "float64", "float64"), ("int8", "int8", "int32"),
 }  # fmt: skip
 """Operands and result of the Ex functions that public programs use; no list of all of them is public."""

@@ -10,29 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-ATTESTED: dict[str, int | None] = {
-    # Several independent programs pass these.
-    "MUBLAS_OP_N": 111,
-    "MUBLAS_OP_T": 112,
-    "MUBLAS_POINTER_MODE_HOST": 0,
-    "MUSA_R_16F": 2,
-    # One public document (of muBLAS 1.10.6).
-    "MUBLAS_COMPUTE_32F": 68,
-    "MUBLAS_COMPUTE_64F": 70,
-    "MUBLAS_COMPUTE_32I": 72,
-    "MUBLAS_COMPUTE_32F_FAST_TF32": 77,
-    "MUBLAS_GEMM_DEFAULT": 0,
-    "MUBLAS_GEMM_DEFAULT_TENSOR_OP": 1,
-    # Only the names are public.
-    "MUSA_R_32F": None,
-    "MUSA_R_64F": None,
-    "MUSA_R_16BF": None,
-    "MUSA_R_8I": None,
-    "MUSA_R_32I": None,
-    "MUBLAS_DEFAULT_MATH": None,
-    "MUBLAS_MATH_MODE_DEFAULT": None,
-}
-"""Names and their public values."""
+from gemmhub_musa.attested import MUBLAS
+
+ATTESTED = {name: MUBLAS[name] for name in (
+    "MUBLAS_OP_N", "MUBLAS_OP_T", "MUBLAS_POINTER_MODE_HOST", "MUBLAS_COMPUTE_32F", "MUBLAS_COMPUTE_64F",
+    "MUBLAS_COMPUTE_32I", "MUBLAS_COMPUTE_32F_FAST_TF32", "MUBLAS_GEMM_DEFAULT", "MUBLAS_GEMM_DEFAULT_TENSOR_OP",
+    "MUSA_R_16F", "MUSA_R_32F", "MUSA_R_64F", "MUSA_R_16BF", "MUSA_R_8I", "MUSA_R_32I", "MUBLAS_DEFAULT_MATH",
+    "MUBLAS_MATH_MODE_DEFAULT",
+)}  # fmt: skip
+"""The names in use, and their public values; None where only the name is public."""
 
 TYPE = {
     "float16": "MUSA_R_16F", "bfloat16": "MUSA_R_16BF", "float32": "MUSA_R_32F", "float64": "MUSA_R_64F",

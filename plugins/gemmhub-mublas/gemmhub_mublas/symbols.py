@@ -1,14 +1,15 @@
-"""Finds a function in a shared library under its plain name, its C++ name, or any C++ name with its parameters.
+"""Finds a function in a shared library under its C++ name, any C++ name with its parameters, or its plain name.
 
-libmublas exports its functions as C does, except the three ...Ex ones, which some SDKs export as C++ does: the name
-then encodes the parameters, and a type renamed by the vendor renames the function. There is an older overload of each
-as well, with other parameters, that must not be called by mistake. So where both usual names are missing, the
-library's table of dynamic symbols is read and a function is taken only if its parameters are, one by one, the expected
-kinds.
+libmublas exports its functions as C does, except the three ...Ex ones, which SDKs export as C++ does: the name then
+encodes the parameters, and a type renamed by the vendor renames the function. There are other overloads as well: an
+older one with more parameters, and one whose compute type is a musaDataType_t. These must not be called by mistake. So
+the usual C++ name comes first, then any in the table of dynamic symbols whose parameters are, one by one, the expected
+kinds. The plain name, which states no parameters, is the last.
 """
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterator
 from ctypes import CDLL, c_void_p, cast
@@ -28,7 +29,7 @@ class Found(NamedTuple):
     function: Any
     symbol: str
     how: str
-    """How it was found: "plain", "mangled" or "scanned"."""
+    """How it was found: "mangled", "scanned" or "plain"."""
 
 
 class _UnreadableError(Exception):
@@ -40,14 +41,13 @@ def resolve(library: CDLL | RemoteLibrary, name: str, mangled: str, kinds: str) 
 
     ``mangled`` is its usual C++ name, ``kinds`` the result of :func:`parameters` for it.
     """
-    for symbol, how in ((name, "plain"), (mangled, "mangled")):
+    path = where(library)
+    names = sorted(exported(path)) if path is not None and not hasattr(library, mangled) else ()
+    scanned = (x for x in names if x.startswith(f"_Z{len(name)}{name}") and parameters(x) == kinds)
+    for symbol, how in ((mangled, "mangled"), *((x, "scanned") for x in scanned), (name, "plain")):
         function = getattr(library, symbol, None)
         if function is not None:
             return Found(function, symbol, how)
-    path = where(library)
-    for symbol in sorted(exported(path)) if path is not None else ():
-        if symbol.startswith(f"_Z{len(name)}{name}") and parameters(symbol) == kinds:
-            return Found(getattr(library, symbol), symbol, "scanned")
     return None
 
 
@@ -74,13 +74,13 @@ def where(library: CDLL | RemoteLibrary, symbol: str = "mublasCreate") -> Path |
 def exported(path: Path) -> set[str]:
     """Return the functions in the dynamic symbol table of a 64-bit little-endian ELF file; empty for other files."""
     try:
-        data = path.read_bytes()
-        return set(_functions(data))
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return set(_functions(data))
     except (OSError, struct.error, IndexError, ValueError, OverflowError):
         return set()
 
 
-def _functions(data: bytes) -> Iterator[str]:
+def _functions(data: mmap.mmap) -> Iterator[str]:
     if data[:6] != b"\x7fELF\x02\x01":
         return
     (table,) = struct.unpack_from("<Q", data, 40)
@@ -94,7 +94,8 @@ def _functions(data: bytes) -> Iterator[str]:
             name, info, _, index, _, _ = _SYMBOL.unpack_from(data, at)
             if index != _UNDEFINED and info & 15 == _FUNCTION:
                 begin = names + name
-                yield data[begin : data.index(b"\0", begin)].decode("ascii", "replace")
+                end = data.find(b"\0", begin)
+                yield data[begin:end].decode("ascii", "replace")
 
 
 def parameters(symbol: str) -> str:

@@ -78,7 +78,7 @@ def test_describing_imports_nothing_heavy():
     ("float32", None, ["sgemm", "ex"]), ("float64", None, ["dgemm", "ex"]), ("complex64", None, ["cgemm"]),
     ("complex128", None, ["zgemm"]), ("float16", None, ["ex", "ex_tensor_op"]),
     ("float16", "float32", ["ex", "ex_tensor_op"]), ("bfloat16", None, ["ex", "ex_tensor_op"]),
-    ("int8", "int32", ["ex", "ex_tensor_op"]),
+    ("bfloat16", "float32", ["ex", "ex_tensor_op"]), ("int8", "int32", ["ex", "ex_tensor_op"]),
 ])  # fmt: skip
 def test_candidates(backend, dtype, out, names):
     assert list(backend.offer(problem(dtype=dtype, out=out)).names) == names

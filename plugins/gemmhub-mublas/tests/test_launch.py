@@ -100,6 +100,19 @@ def test_every_c_is_copied(backend, c, batch):
         assert np.array_equal(operands.run(prepared(backend, asked, candidate), beta=-1), expected), candidate
 
 
+def test_c_is_copied_between_gaps_of_the_result(backend):
+    """The addend's matrices follow each other, the result's do not."""
+    out = strided("float32", 4, 5, 5, 1, (3,), (32,))
+    asked = replace(problem(4, 5, 6, batch=(3,), c=operand("float32", 4, 5, batch=(3,))), out=out)
+    operands = Operands(asked)
+    expected = operands.wide - operands.c[1]
+    gaps = operands.out.memory.copy()
+    assert np.array_equal(operands.run(prepared(backend, asked), beta=-1), expected)
+    memory = operands.out.there.numpy()
+    changed = np.flatnonzero(memory != gaps)
+    assert set(changed % 32) <= set(range(20))
+
+
 @pytest.mark.parametrize("alpha", [1, 0, np.inf, np.nan])
 def test_no_inner_dimension(backend, alpha):
     asked = problem(5, 7, 0, alpha_is_one=alpha == 1, c=operand("float32", 5, 7))

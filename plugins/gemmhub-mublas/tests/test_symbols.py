@@ -79,10 +79,26 @@ def test_the_vendors_name(compiled):
     assert (found.how, found.symbol) == ("mangled", _MANGLED[NAME])
 
 
+def plainly(function):
+    return function.replace("\nint", '\nextern "C" int')
+
+
 @needs_compiler
-def test_a_plain_name_comes_first(compiled):
-    library, _ = compiled(RIGHT.replace("\nint", '\nextern "C" int'), VENDOR)
-    assert resolved(library).how == "plain"
+@pytest.mark.parametrize(("names", "how"), [(VENDOR, "mangled"), (RENAMED, "scanned")])
+def test_a_plain_name_comes_last(compiled, names, how):
+    """As it does not state its parameters, it may be that of another overload."""
+    library, _ = compiled(plainly(OLD) + RIGHT, names)
+    found = resolved(library)
+    assert found.how == how
+    assert found.function() == 42
+
+
+@needs_compiler
+def test_a_plain_name_alone(compiled):
+    library, _ = compiled(plainly(RIGHT), VENDOR)
+    found = resolved(library)
+    assert (found.how, found.symbol) == ("plain", NAME)
+    assert found.function() == 42
 
 
 @needs_compiler

@@ -16,6 +16,8 @@ from gemmhub_musa_kernels.lower import lowered
 
 from gemmhub.capability import Refusal
 
+FAILED = -1
+"""Returned by :meth:`Bench.wrong` where a kernel failed."""
 OPTIONS = ("ARCH", "DEVICES", "SEED", "ASYNC", "LAYOUT", "LOCKSTEP", "LAZY", "QUIET", "COUNT", "ALIGN")
 
 
@@ -118,7 +120,7 @@ class Bench:
                 self.runtime.free(address)
 
     def wrong(self, asked, way, seed=0, run=None):
-        """How many elements are wrong; -1 where the kernel failed, which loses the device until the next reset."""
+        """How many elements are wrong; FAILED where the kernel failed, which loses the device until the next reset."""
         rng = np.random.default_rng(seed)
         a = whole(rng, *asked.batch, asked.m, asked.k, dtype=asked.a.dtype)
         b = whole(rng, *asked.batch, asked.k, asked.n, dtype=asked.b.dtype)
@@ -133,6 +135,6 @@ class Bench:
         except Exception:  # MusaError or KernelError
             self.sim.rt.musaSimReset()
             self.free(*places)
-            return -1
+            return FAILED
         self.free(*places)
         return int(np.sum(~(got == stored(expected, asked.out.layout.order))))

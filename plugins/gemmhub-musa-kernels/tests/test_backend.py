@@ -14,7 +14,15 @@ from functools import partial
 import numpy as np
 import pytest
 from gemmhub_musa import Array, from_numpy
-from gemmhub_musa.testing import MusaMemory, Operands, interrupted, nested_products, per_thread_products
+from gemmhub_musa.runtime import ON_DEVICE
+from gemmhub_musa.testing import (
+    MusaMemory,
+    Operands,
+    interrupted,
+    nested_products,
+    per_thread_products,
+    stream_of_its_own,
+)
 from gemmhub_musa_kernels import choose, copies, model, sources
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
 from gemmhub_musa_kernels.library import NAME
@@ -320,6 +328,21 @@ def test_packed(sim):
         assert np.array_equal(got.numpy(), product(a[:rows], b))
     del packed, got
     assert sim.rt.musaSimLive() == before
+
+
+def test_packing_waits_and_is_waited_for(sim):
+    """On streams that the default one does not order: of the operand that is packed, and of the product."""
+    a, b = numbers(9, 40), numbers(40, 30, seed=1)
+    left, there, written = from_numpy(a), from_numpy(np.zeros_like(b)), from_numpy(b)
+    first = gemmhub.pack(there, backend=NAME)
+    gemmhub.matmul(left, first)  # proofs copy on the default stream, which orders its work
+    streams = [stream_of_its_own(sim.runtime) for _ in range(2)]
+    sim.runtime.memcpy_async(there.data.ptr, written.data.ptr, b.nbytes, ON_DEVICE, streams[0])
+    packed = gemmhub.pack(there, backend=NAME)
+    got = gemmhub.matmul(left, packed, stream=streams[1])
+    assert np.array_equal(got.numpy(), product(a, b))
+    for stream in streams:
+        sim.runtime.stream_destroy(stream)
 
 
 def test_no_memory_to_pack(sim, backend):

@@ -1,4 +1,4 @@
-"""Faults at the edges of what kernels move at once: each shows in one of the conformance kit's edge cases."""
+"""Faults at the edges of what kernels move at once: each shows in an edge case of the conformance kit, or of ours."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ import pytest
 from gemmhub_musa.testing import MusaMemory
 from gemmhub_musa_kernels import sources
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
+from gemmhub_musa_kernels.choose import SMALL, Candidate
+from gemmhub_musa_kernels.sources import PIPELINED
+from simulator import FAILED, Bench, problem
 
-from gemmhub.testing import check
+from gemmhub.testing import Case, check
 from gemmhub.testing.cases import edges
 
-CASES = [case for case in edges() if case.a_dtype == case.out_dtype == "float16"]
+HALVES = dict.fromkeys(("a_dtype", "b_dtype", "out_dtype"), "float16")
+OURS = [
+    Case(64, 63, 64, out="row_padded", **HALVES),  # rows of 64: the last vector has a gap's element
+    Case(64, 64, 64, offset=4, **HALVES),  # at half a vector
+    Case(64, 72, 64, **HALVES),  # whole tiles but along one dimension
+    Case(72, 64, 64, **HALVES),
+    Case(64, 64, 72, **HALVES),
+    Case(64, 64, 64, c="row_odd", beta=1, **HALVES),  # only the addend's rows are not aligned
+]
+"""Cases of products that are nearly of whole tiles of 64x64x32, or nearly aligned."""
+CASES = [*(case for case in edges() if case.a_dtype == case.out_dtype == "float16"), *OURS]
 
 # fmt: off
 FAULTS = {
@@ -28,23 +41,64 @@ FAULTS = {
         lambda case: case.bias_offset and case.bias == "n"),
     "alpha of 0 reads the operands": (
         "gemm.h", "if (p.alpha == 0.0f) p.k = 0;", "", lambda case: case.alpha == 0),
+    "a vector of the result ends in the gap": (
+        "gemm.h", "column + kCount > p.n)", "column + kCount > p.n + 1)", lambda case: case.n == 63),
+    "half a vector is taken for aligned": (
+        "gemm.h", "size_t(address) % 16 == 0 && row % by", "size_t(address) % 8 == 0 && row % by",
+        lambda case: case.offset == 4),
+    "the addend is taken for aligned": (
+        "gemm.h", "(!p.c || in_vectors(p, p.c, size_of(p.c_type), p.c_row, p.c_col, p.batch_c))", "true",
+        lambda case: case.c == "row_odd"),
+    "m does not count for whole tiles": (
+        "pipelined.mu", "p.m % Policy::kM == 0 && ", "", lambda case: case.m == 72),
+    "k does not count for whole tiles": (
+        "pipelined.mu", " && p.k % Policy::kK == 0", "", lambda case: case.k == 72),
 }
+READS = {
+    "n does not count for whole tiles": ("pipelined.mu", " && p.n % Policy::kN == 0", "", problem(64, 72, 64)),
+    "a tile of A but for one vector is copied whole": (
+        "pipelined.mu", "readable >= kExtent &&", "readable >= kExtent - 8 &&", problem(56, 64, 32, a="col")),
+    "a tile of B but for one vector is copied whole": (
+        "pipelined.mu", "readable >= kExtent &&", "readable >= kExtent - 8 &&", problem(64, 56, 32)),
+}
+"""Faults that only read beyond an operand, and use nothing of it, with a product that shows them."""
 # fmt: on
 
 
+@pytest.fixture
+def backend():
+    made = MusaKernelsBackend()
+    assert made.probe()
+    return made
+
+
+@pytest.mark.parametrize("case", OURS, ids=str)
+def test_a_case_is_right(sim, backend, case):
+    assert check(backend, case, MusaMemory()).accepted
+
+
+@pytest.fixture
+def planted(monkeypatch, tmp_path):
+    """``planted(file, old, new)``: from then on the kernels are compiled with the change."""
+
+    def plant(file, old, new):
+        folder = shutil.copytree(sources.KERNELS, tmp_path / "kernels")
+        text = (folder / file).read_text()
+        assert text.count(old) == 1
+        (folder / file).write_text(text.replace(old, new))
+        monkeypatch.setattr(sources, "KERNELS", folder)
+        monkeypatch.setattr(sources, "HEADER", folder / "gemm.h")
+
+    return plant
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda name: name.replace(" ", "-"))
-def test_a_case_fails(fault, sim, monkeypatch, tmp_path):
-    file, old, new, shows = FAULTS[fault]
-    folder = shutil.copytree(sources.KERNELS, tmp_path / "kernels")
-    text = (folder / file).read_text()
-    assert text.count(old) == 1
-    (folder / file).write_text(text.replace(old, new))
-    monkeypatch.setattr(sources, "KERNELS", folder)
-    monkeypatch.setattr(sources, "HEADER", folder / "gemm.h")
+def test_a_case_fails(fault, sim, backend, planted, monkeypatch):
+    *change, shows = FAULTS[fault]
+    planted(*change)
     # The backend's own proof sees some of the faults, and so hides whether the cases do.
     monkeypatch.setattr(MusaKernelsBackend, "_proof", lambda self, problem, candidate: None)
-    backend, failed = MusaKernelsBackend(), []
-    assert backend.probe()
+    failed = []
     for case in filter(shows, CASES):
         try:
             refusal = check(backend, case, MusaMemory()).refusal
@@ -54,3 +108,13 @@ def test_a_case_fails(fault, sim, monkeypatch, tmp_path):
         else:
             assert refusal is None
     assert failed, "no case shows it"
+
+
+@pytest.mark.parametrize("fault", READS, ids=lambda name: name.replace(" ", "-"))
+def test_a_read_beyond_an_operand_fails(fault, sim, plain_sdk, planted):
+    """Each operand ends where its memory does."""
+    *change, asked = READS[fault]
+    small = Candidate(PIPELINED, SMALL[128])
+    assert Bench(sim, plain_sdk).wrong(asked, small) == 0
+    planted(*change)
+    assert Bench(sim, plain_sdk).wrong(asked, small) == FAILED

@@ -22,7 +22,7 @@ from gemmhub_musa_kernels.launch import Product
 from gemmhub_musa_kernels.library import Library
 from gemmhub_musa_kernels.lower import lowered
 from gemmhub_musa_kernels.sources import HEADER, PIPELINED, text
-from simulator import Bench, problem, stored, whole
+from simulator import FAILED, Bench, problem, stored, whole
 
 from gemmhub.capability import Device, Refusal
 from gemmhub.errors import KernelError
@@ -31,7 +31,6 @@ DRAFT = Path(__file__).parent / "kernels" / "first_draft.mu"
 OURS = Candidate(PIPELINED, Tile(128, 128, 32, 2, 2))
 TURNING = replace(OURS, transposed=("b",))
 """The draft transposes B first."""
-FAULT = -1
 
 
 class Draft:
@@ -89,15 +88,15 @@ SIZES = [
     ("1: a group of tiles that is narrower", (256, 640, 64), ("-DSLACK=4194304",), 128 * 128),
     ("2: an odd number of steps", (128, 128, 32), (), 128 * 128),
     ("2: an odd number of steps, more of them", (128, 128, 96), (), None),
-    ("3: a step that ends outside", (128, 128, 48), (), FAULT),
-    ("3: one that ends far outside", (128, 128, 1), (), FAULT),
-    ("4: no step at all", (128, 128, 0), (), FAULT),
-    ("5: rows outside", (136, 128, 64), (), FAULT),
-    ("5: columns outside", (128, 136, 64), (), FAULT),
-    ("5: hardly anything inside", (8, 8, 64), (), FAULT),
-    ("6: rows that no vector divides", (130, 128, 64), (), FAULT),
-    ("6: columns that no vector divides", (128, 129, 64), (), FAULT),
-    ("6: one element", (1, 1, 64), (), FAULT),
+    ("3: a step that ends outside", (128, 128, 48), (), FAILED),
+    ("3: one that ends far outside", (128, 128, 1), (), FAILED),
+    ("4: no step at all", (128, 128, 0), (), FAILED),
+    ("5: rows outside", (136, 128, 64), (), FAILED),
+    ("5: columns outside", (128, 136, 64), (), FAILED),
+    ("5: hardly anything inside", (8, 8, 64), (), FAILED),
+    ("6: rows that no vector divides", (130, 128, 64), (), FAILED),
+    ("6: columns that no vector divides", (128, 129, 64), (), FAILED),
+    ("6: one element", (1, 1, 64), (), FAILED),
 ]
 
 
@@ -127,7 +126,7 @@ def test_7_a_vector_stored_to_a_column_that_is_not_aligned(sim, checking_sdk, tm
     made = Draft(sim, checking_sdk, tmp_path, "-DCAREFUL_COPIES", "-DSLACK=4096")
     lines = DRAFT.read_text().splitlines()
     store = 1 + next(i for i, line in enumerate(lines) if "reinterpret_cast<uint4*>(&c[" in line)
-    assert wrong_of_draft(bench, made, 133, 128, 64) == FAULT
+    assert wrong_of_draft(bench, made, 133, 128, 64) == FAILED
     assert ("misaligned access", f"first_draft.mu:{store}") in {(x.kind, x.place) for x in sim.findings()}
     sim.rt.musaSimClear()
     assert wrong_of_ours(bench, 133, 128, 64) == 0
@@ -317,7 +316,7 @@ def test_15_an_array_that_is_less_aligned_than_it_is_read(sim, checking_sdk, tmp
     shifted = "struct { half before, values[8]; } moved; half (&rounded)[8] = moved.values;"
     assert draft_text.count("half rounded[8];") == 1
     made = Draft(sim, checking_sdk, tmp_path, source=draft_text.replace("half rounded[8];", f"__align__(16) {shifted}"))
-    assert wrong_of_draft(bench, made, 128, 128, 64) == FAULT
+    assert wrong_of_draft(bench, made, 128, 128, 64) == FAILED
     assert {x.kind for x in sim.findings()} == {"misaligned access"}
     sim.rt.musaSimClear()
     # The same with every array of ours: its alignment is part of what it is.

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
+from gemmhub_musa.testing import Operands
 from gemmhub_musa_kernels.choose import OTHERS, SMALL, USUAL, Candidate, Tile
 from gemmhub_musa_kernels.lower import lowered
 from gemmhub_musa_kernels.sources import PIPELINED, SCALAR, WMMA
 from simulator import Bench, problem
+
+from gemmhub.errors import KernelError
 
 SCHEDULES = [
     {"SEED": seed, "ASYNC": asynchronous, "LAYOUT": layout}
@@ -95,10 +99,19 @@ def test_more_matrices_than_a_grid_has_room_for(sim, plain_sdk):
     assert Bench(sim, plain_sdk).wrong(asked, Candidate(SCALAR)) == 0
 
 
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_part_that_cannot_be_launched_is_an_error(sim, plain_sdk, part):
+    bench, asked = Bench(sim, plain_sdk), problem(1, 1, 2, batch=(32768 + 3,))
+    operands, product = Operands(asked), bench.product(asked, Candidate(SCALAR))
+    sim.inject(f"musaLaunchKernel:{part}")
+    with pytest.raises(KernelError, match="musaErrorLaunchOutOfResources"):
+        operands.launch(product.run)
+    assert bench.runtime.clear_error() == ""
+    assert np.array_equal(operands.run(product.run), operands.wide)
+
+
 def test_a_negative_size_is_no_product(sim, plain_sdk):
     from gemmhub_musa_kernels.parameters import parameters
-
-    from gemmhub.errors import KernelError
 
     bench = Bench(sim, plain_sdk)
     asked = problem(4, 4, 4)

@@ -138,6 +138,7 @@ CASES = [
     (f16, f32, "32F", f32, 2.0**-24, 2.0**-23),
     (f16, f16, "16F", f16, 2.0**-11, 2.0**-11),
     (bf16, bf16, "32F", f32, 2.0**-8, 2.0**-23),
+    (bf16, f32, "32F", f32, 2.0**-24, 2.0**-23),
     (f32, f32, "32F", f32, 2.0**-24, 2.0**-23),
     (f32, f32, "32F_FAST_TF32", f32, 2.0**-24, 2.0**-10),
     (f64, f64, "64F", f64, 2.0**-53, 2.0**-52),
@@ -325,7 +326,7 @@ def test_wrong_numbers_are_refused(mublas):
     assert example.run(compute=number["MUBLAS_COMPUTE_32F_PEDANTIC"]) == "NOT_IMPLEMENTED"
     assert example.run(types=(7, 7, 7)) == "NOT_IMPLEMENTED"
     assert example.run(types=(f16, bf16, f16)) == "NOT_IMPLEMENTED"
-    assert example.run(types=(bf16, bf16, f32)) == "NOT_IMPLEMENTED"  # no public program runs it
+    assert example.run(types=(bf16, bf16, f16)) == "NOT_IMPLEMENTED"  # no public program runs it
     if mublas.runtime.profile.sdk == "3.1":
         assert example.run(types=(f16, f16, 0)) == "NOT_IMPLEMENTED"  # cudaDataType's number of f32
     assert example.run() == "SUCCESS"

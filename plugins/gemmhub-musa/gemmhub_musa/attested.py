@@ -1,7 +1,7 @@
 """Lists the numbers of the SDK's headers that public sources state, to compare with those of an installation.
 
-None stands for a public name without a public number. The lists decide nothing: each backend reads the installed
-headers, and ``gemmhub doctor musa`` shows where they differ from these lists.
+None stands for a public name without a public number. Each backend reads the installed headers, which decide, and
+``gemmhub doctor musa`` shows where they differ from these lists. gemmhub-mublas uses them where there are no headers.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ MUBLAS: Mapping[str, int | None] = {
     "MUSA_R_32I": None,
     "MUSA_R_8F_E4M3": None,
     "MUSA_R_8F_E5M2": None,
+    # One public document has these numbers of computations and algorithms (of muBLAS 1.10.6).
     "MUBLAS_COMPUTE_16F": 64,
     "MUBLAS_COMPUTE_32F": 68,
     "MUBLAS_COMPUTE_64F": 70,

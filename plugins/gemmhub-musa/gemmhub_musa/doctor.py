@@ -54,7 +54,7 @@ extern "C" int gemmhub_launch_add(const float* x, float* y, int n, musaStream_t 
 """A kernel that shows whether compiling and launching work."""
 
 
-def findings() -> Iterator[Finding]:
+def findings(trial: bool = False) -> Iterator[Finding]:
     """See :mod:`gemmhub.cli.doctor_report`."""
     found = sdk.find()
     yield from _environment(found)
@@ -70,6 +70,10 @@ def findings() -> Iterator[Finding]:
     yield from _backends()
     if isinstance(machine, Machine):
         yield from _products(machine)
+        if trial:
+            from gemmhub_musa import trial as trials
+
+            yield from trials.findings()
 
 
 def _environment(found: Sdk | Absent) -> Iterator[Finding]:

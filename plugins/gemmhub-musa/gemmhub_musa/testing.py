@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from ctypes import byref, c_void_p
 from dataclasses import replace
 from threading import Barrier
 from typing import Any, NamedTuple
@@ -25,14 +26,29 @@ from gemmhub.problem import Bias, GemmProblem, Operand
 from gemmhub.testing import Memory
 from gemmhub_musa import array
 from gemmhub_musa.array import Array, HostArray, MusaArrays
-from gemmhub_musa.runtime import ON_DEVICE, TO_DEVICE, TO_HOST
+from gemmhub_musa.runtime import ON_DEVICE, TO_DEVICE, TO_HOST, Runtime
 from gemmhub_musa.workspace import PER_THREAD_STREAM
+
+_NON_BLOCKING = 1
+"""musaStreamNonBlocking, whose number is not public: the simulated SDK's and CUDA's. Another one is an error there."""
+
+
+def stream_of_its_own(runtime: Runtime) -> int:
+    """Return a new stream on the current device. As the streams of torch, it neither waits for the default stream nor
+    is waited for by it."""
+    made = c_void_p()
+    code = runtime.library.cdll["musaStreamCreateWithFlags"](byref(made), _NON_BLOCKING)
+    if code or not made.value:
+        raise AssertionError(f"musaStreamCreateWithFlags: {runtime.words(code)}")
+    return made.value
+
 
 # Memory for the conformance kit
 
 
 class MusaMemory(Memory):
-    """Memory of device ``index``, and a stream of its own, so that tests detect work that the stream does not order.
+    """Memory of device ``index``, and a stream of its own that orders all reads of results, so that tests detect work
+    on another stream.
 
     The device is first looked for when it is used: DeviceError or InputError where it is not there.
     """
@@ -49,7 +65,7 @@ class MusaMemory(Memory):
     def stream(self) -> int:  # type: ignore[override]  # made on first use
         if self._stream is None:
             with self.arrays.runtime.device(self.device.index):
-                self._stream = self.arrays.runtime.stream_create()
+                self._stream = stream_of_its_own(self.arrays.runtime)
         return self._stream
 
     def empty(self, nbytes: int) -> Array:
@@ -66,7 +82,8 @@ class MusaMemory(Memory):
     def read(self, buffer: Array) -> HostArray:
         data = np.empty(buffer.nbytes, np.uint8)
         with self.arrays.runtime.device(self.device.index):
-            self.arrays.runtime.memcpy(data.ctypes.data, buffer.data.ptr, data.nbytes, TO_HOST)
+            self.arrays.runtime.memcpy_async(data.ctypes.data, buffer.data.ptr, data.nbytes, TO_HOST, self.stream)
+            self.arrays.runtime.stream_synchronize(self.stream)
         return data
 
     def view(self, buffer: Array, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
@@ -239,7 +256,7 @@ def nested_products(run: Callable[..., object], asked: GemmProblem, target: Any,
     Both are of the same kernel, on the same stream and on two.
     """
     runtime = array.arrays(asked.device.index).runtime
-    streams = [runtime.stream_create() for _ in range(2)]
+    streams = [stream_of_its_own(runtime) for _ in range(2)]
     sets = [Operands(asked, seed) for seed in range(4)]
     found = []
     for other, outer, inner in zip(streams, sets[::2], sets[1::2]):

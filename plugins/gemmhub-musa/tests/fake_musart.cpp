@@ -166,6 +166,7 @@ musaError_t musaStreamCreate(musaStream_t* stream) {
   streams.insert(*stream);
   return 0;
 }
+musaError_t musaStreamCreateWithFlags(musaStream_t* stream, unsigned) { return musaStreamCreate(stream); }
 musaError_t musaStreamDestroy(musaStream_t stream) {
   ENTER("musaStreamDestroy");
   if (!streams.erase(stream)) return done(400);

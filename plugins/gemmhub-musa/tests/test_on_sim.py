@@ -29,7 +29,8 @@ def musa(python, simulated):
     """``musa(code)``: what it prints in a fresh process of two simulated devices."""
     begin = """
 import ctypes, gc, json, numpy as np
-from gemmhub_musa import array, compile, doctor, from_numpy, runtime, sdk
+from gemmhub_musa import array, compile, doctor, from_numpy, runtime, sdk, workspace
+from gemmhub_musa.testing import stream_of_its_own
 rt = runtime.load()
 control = rt.library.cdll
 """
@@ -92,7 +93,7 @@ def test_copies_on_late_streams(musa):
 arrays = array.arrays(1)
 x = np.arange(24, dtype=np.float32).reshape(4, 6)
 with rt.device(1):
-    stream = rt.stream_create()
+    stream = stream_of_its_own(rt)
 there = from_numpy(x, 1)
 with arrays.on(stream):
     clone = arrays.clone(there[:, ::2])
@@ -107,6 +108,18 @@ gc.collect()
 print(control.musaSimLive())
 """
     assert musa(code).splitlines() == ["True True", "0"]
+
+
+def test_zeros_are_there_for_every_stream(musa):
+    code = """
+with rt.device(0):
+    stream = stream_of_its_own(rt)
+    copy = from_numpy(np.ones(64, np.uint8))
+    zeros = workspace.of(rt, 0).zeros(64)
+    rt.memcpy_async(copy.data.ptr, zeros, 64, runtime.ON_DEVICE, stream)
+print(copy.numpy().max())
+"""
+    assert musa(code) == "0"
 
 
 def test_injected_failures(musa):

@@ -29,17 +29,16 @@ class Mutlass:
         return self.home / "include"
 
     @cached_property
-    def version(self) -> tuple[int, int, int] | None:
-        """The version in its header version.h; None where that is missing, or has none."""
-        try:
-            text = (self.include / "mutlass" / "version.h").read_text(errors="replace")
-        except OSError:
-            return None
-        found = [re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", text, re.MULTILINE) for name in _MACROS]
-        if any(each is None for each in found[:2]):
-            return None
-        major, minor, patch = (int(each[1]) if each else 0 for each in found)
-        return major, minor, patch
+    def version(self) -> tuple[int, ...] | None:
+        """The version; None where neither version.h nor the title of README.md states one.
+
+        The newer of both, as version.h of MUTLASS 0.3.0 states 0.2.0.
+        """
+        header, readme = (_text(self.home / file) for file in ("include/mutlass/version.h", "README.md"))
+        macros = [re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", header, re.MULTILINE) for name in _MACROS]
+        title = re.search(r"^#\s*MUTLASS\s+(\d+)\.(\d+)\.(\d+)", readme, re.MULTILINE)
+        stated = [tuple(int(each[1]) if each else 0 for each in macros)] if all(macros[:2]) else []
+        return max(stated + ([tuple(map(int, title.groups()))] if title else []), default=None)
 
     @property
     def name(self) -> str:
@@ -51,6 +50,14 @@ class Mutlass:
         # Each folder by itself: it may be a link, and those below are not followed.
         found = [path for top in self.include.iterdir() for path in (top, *top.rglob("*"))]
         return tuple(sorted(path for path in found if path.is_file()))
+
+
+def _text(file: Path) -> str:
+    """Return the text of a file; empty where there is none."""
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def find() -> Mutlass | Absent:

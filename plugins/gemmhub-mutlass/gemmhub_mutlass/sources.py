@@ -13,6 +13,8 @@ LONG, SHORT = 15, 13
 """The number of arguments of MUTLASS's mainloop builder: up to version 0.1, and from 0.2 on."""
 
 _ARCH = {"mp_22": "mutlass::arch::Mp22", "mp_31": "mutlass::arch::Mp31"}
+_SCHEDULE = {"mp_22": "mutlass::gemm::collective::KernelScheduleAuto", "mp_31": "mutlass::gemm::KernelTme"}
+"""The schedule of the mainloop: MUTLASS chooses none by itself for mp_31."""
 _TYPE = {
     "float16": "mutlass::half_t", "bfloat16": "mutlass::bfloat16_t", "float32": "float", "int8": "int8_t",
     "int32": "int32_t",
@@ -27,7 +29,7 @@ def text(configuration: Configuration, arguments: int) -> str:
     element = "mutlass::tfloat32_t" if math == TF32 else _TYPE[configuration.dtype]
     values = {
         "BUILDER_ARGUMENTS": arguments,
-        "ARCH": _ARCH[configuration.arch],
+        "ARCH": _ARCH[configuration.arch], "SCHEDULE": _SCHEDULE[configuration.arch],
         "OP_CLASS": f"mutlass::arch::OpClass{'Simt' if math == SIMT else 'TensorOp'}",
         "ELEMENT": element, "RESULT": _TYPE[configuration.result],
         "ACCUMULATOR": "int32_t" if configuration.dtype == "int8" else "float",

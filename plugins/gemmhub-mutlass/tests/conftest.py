@@ -40,7 +40,7 @@ def checkouts():
     kept = pytest.importorskip("gemmhub_musa_sim.testing").kept
 
     def checkout(version=(0, 1, 1), **options):
-        facts = version, sorted(options.items()), fake.OPTIONS, fake.HEADERS
+        facts = version, sorted(options.items()), fake.OPTIONS, fake.HEADERS, fake.PIPELINES
         witness = "include/mutlass/mutlass.h"
         return kept("mutlass", fake.FAKE, facts, witness, lambda path: fake.make(path, version, **options))
 

@@ -37,7 +37,10 @@ def make(path, version=(0, 1, 1)):
 
 
 def write_version(include, version):
-    """MUTLASS's header of that name."""
+    """MUTLASS's header of that name, and the README of the version whose header states an older one."""
+    if version == (0, 3, 0):
+        (include.parent / "README.md").write_text("# MUTLASS 0.3.0\n")
+        version = (0, 2, 0)
     words = zip(("MAJOR", "MINOR", "PATCH"), version)
     (include / "mutlass" / "version.h").write_text(
         "".join(f"#define MUTLASS_{name} {value}\n" for name, value in words)

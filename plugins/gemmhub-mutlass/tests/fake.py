@@ -17,6 +17,12 @@ OPTIONS = {
     "IGNORES_BATCH": 0,  # every matrix of a batch is written over the first
 }
 
+PIPELINES = {
+    "mutlass/gemm/kernel/gemm_universal.hpp": "namespace mutlass { struct Mp31PipelineTmeAsync {}; }\n",
+    "mutlass/epilogue/collective/collective_builder.hpp": "using Named = mutlass::Mp31PipelineTmeAsync;\n",
+}
+"""A name of MUTLASS 0.3.0 that the second of these headers uses without including what declares it."""
+
 
 def make(path, version=(0, 1, 1), **options):
     """The folder, for MUTLASS_HOME; ``version`` None: without version.h. ``options`` override OPTIONS."""
@@ -26,7 +32,8 @@ def make(path, version=(0, 1, 1), **options):
     shutil.copytree(FAKE, include)
     for name in HEADERS:
         (include / name).parent.mkdir(parents=True, exist_ok=True)
-        (include / name).write_text('#pragma once\n#include "fake/device.hpp"\n')
+        own = PIPELINES.get(name, "") if later else ""
+        (include / name).write_text(f'#pragma once\n#include "fake/device.hpp"\n{own}')
     if version is not None:
         write_version(include, version)
     lines = (f"#define FAKE_{name} {value}\n" for name, value in values.items())

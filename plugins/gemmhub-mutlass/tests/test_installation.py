@@ -46,19 +46,28 @@ def test_named_wrongly(monkeypatch, tmp_path):
     assert isinstance(installation.find(), Absent)
 
 
-@pytest.mark.parametrize(("text", "version"), [
-    ("#define MUTLASS_MAJOR 0\n#define MUTLASS_MINOR 3\n#define MUTLASS_PATCH 2\n", (0, 3, 2)),
-    ("  #  define MUTLASS_MAJOR   1\n#define MUTLASS_MINOR 0", (1, 0, 0)),
-    ("#define MUTLASS_MAJOR 0\n", None),
-    ("// #define MUTLASS_MAJOR 0\n", None),
-    ("", None),
-    (None, None),
+TWO = "#define MUTLASS_MAJOR 0\n#define MUTLASS_MINOR 2\n#define MUTLASS_PATCH 0\n"
+
+
+@pytest.mark.parametrize(("text", "readme", "version"), [
+    ("#define MUTLASS_MAJOR 0\n#define MUTLASS_MINOR 3\n#define MUTLASS_PATCH 2\n", None, (0, 3, 2)),
+    ("  #  define MUTLASS_MAJOR   1\n#define MUTLASS_MINOR 0", None, (1, 0, 0)),
+    (TWO, None, (0, 2, 0)),
+    (TWO, "[中文版](./README_CN.md)\n\n# MUTLASS 0.3.0\n\n## What is new in MUTLASS 9.9.9", (0, 3, 0)),
+    (TWO, "# MUTLASS 0.1.1\n", (0, 2, 0)),
+    (TWO, "# My fork of MUTLASS 0.3.0\n", (0, 2, 0)),
+    (None, "# MUTLASS 0.3.0\n", (0, 3, 0)),
+    ("#define MUTLASS_MAJOR 0\n", None, None),
+    ("// #define MUTLASS_MAJOR 0\n", None, None),
+    ("", "", None),
+    (None, None, None),
 ])  # fmt: skip
-def test_versions(tmp_path, text, version):
+def test_versions(tmp_path, text, readme, version):
     folder = tmp_path / "include" / "mutlass"
     folder.mkdir(parents=True)
-    if text is not None:
-        (folder / "version.h").write_text(text)
+    for path, content in ((folder / "version.h", text), (tmp_path / "README.md", readme)):
+        if content is not None:
+            path.write_text(content, encoding="utf-8")
     found = Mutlass(tmp_path)
     assert found.version == version
     assert found.name == ("MUTLASS of unknown version" if version is None else f"MUTLASS {'.'.join(map(str, version))}")

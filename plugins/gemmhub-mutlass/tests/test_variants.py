@@ -85,11 +85,13 @@ def test_source():
     found = definitions(configuration())
     assert found == {
         "BUILDER_ARGUMENTS": "15", "ARCH": "mutlass::arch::Mp22", "OP_CLASS": "mutlass::arch::OpClassTensorOp",
+        "SCHEDULE": "mutlass::gemm::collective::KernelScheduleAuto",
         "ELEMENT": "mutlass::half_t", "RESULT": "float", "ACCUMULATOR": "float", "TILE_M": "256", "TILE_N": "128",
         "TILE_K": "32", "ATOMS_M": "2", "ATOMS_N": "1", "COLUMN_A": "0", "COLUMN_B": "1", "ALIGNMENT_A": "8",
         "ALIGNMENT_B": "8", "ALIGNMENT_D": "4",
     }  # fmt: skip
-    assert definitions(configuration(arch="mp_31"), SHORT)["ARCH"] == "mutlass::arch::Mp31"
+    newer = definitions(configuration(arch="mp_31"), SHORT)
+    assert (newer["ARCH"], newer["SCHEDULE"]) == ("mutlass::arch::Mp31", "mutlass::gemm::KernelTme")
     whole = definitions(configuration(dtype="int8", result="int32"))
     assert (whole["ELEMENT"], whole["RESULT"], whole["ACCUMULATOR"]) == ("int8_t", "int32_t", "int32_t")
 

@@ -3,6 +3,7 @@
 //   GEMMHUB_BUILDER_ARGUMENTS       15: the mainloop's builder takes a layout of atoms and one of permutations (MUTLASS
 //                                   0.1); 13: it chooses them itself (from 0.2 on)
 //   GEMMHUB_ARCH, GEMMHUB_OP_CLASS  tags of mutlass::arch
+//   GEMMHUB_SCHEDULE                of the mainloop
 //   GEMMHUB_ELEMENT                 of a and b
 //   GEMMHUB_RESULT                  of c and d
 //   GEMMHUB_ACCUMULATOR             also of alpha and beta
@@ -19,10 +20,11 @@
 #include "mute/tensor.hpp"
 #include "mutlass/mutlass.h"
 #include "mutlass/numeric_types.h"
-#include "mutlass/epilogue/collective/collective_builder.hpp"
 #include "mutlass/gemm/collective/collective_builder.hpp"
 #include "mutlass/gemm/device/gemm_universal_adapter.h"
 #include "mutlass/gemm/kernel/gemm_universal.hpp"
+// The last one: that of MUTLASS 0.3.0 uses pipelines, which it does not include.
+#include "mutlass/epilogue/collective/collective_builder.hpp"
 
 #define GEMMHUB_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -69,7 +71,7 @@ using Mainloop = typename mutlass::gemm::collective::CollectiveBuilder<
     mutlass::gemm::collective::PermuteLayoutAuto,
 #endif
     mutlass::gemm::collective::StageCountAuto,
-    mutlass::gemm::collective::KernelScheduleAuto>::CollectiveOp;
+    GEMMHUB_SCHEDULE>::CollectiveOp;
 
 using Epilogue = typename mutlass::epilogue::collective::CollectiveBuilder<
     GEMMHUB_ARCH, GEMMHUB_OP_CLASS, Tile, Cluster,

@@ -27,6 +27,7 @@ constexpr GemmType gemm_types[] = {
     {MUSA_R_16F, MUSA_R_32F, MUBLAS_COMPUTE_32F, Kind::f32, Math::f32, mp_22, "a published GEMM comparison on S4000"},
     {MUSA_R_16BF, MUSA_R_16BF, MUBLAS_COMPUTE_32F, Kind::f32, Math::f32, mp_22,
      "InfiniTensor/InfiniCore, onnxruntime-musa"},
+    {MUSA_R_16BF, MUSA_R_32F, MUBLAS_COMPUTE_32F, Kind::f32, Math::f32, mp_22, "the router product of a vLLM port"},
     {MUSA_R_32F, MUSA_R_32F, MUBLAS_COMPUTE_32F, Kind::f32, Math::f32, any,
      "onnxruntime-musa, InfiniTensor/InfiniCore"},
     {MUSA_R_32F, MUSA_R_32F, MUBLAS_COMPUTE_32F_FAST_TF32, Kind::f32, Math::tf32, mp_22,

@@ -35,6 +35,7 @@ using OpClassTensorOp = cutlass::arch::OpClassTensorOp;
 
 namespace gemm {
 using cutlass::gemm::GemmUniversalMode;
+using KernelTme = cutlass::gemm::collective::KernelScheduleAuto;  // Hopper has others of that kind
 
 namespace collective {
 using cutlass::gemm::collective::KernelScheduleAuto;

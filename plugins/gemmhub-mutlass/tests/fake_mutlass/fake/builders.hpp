@@ -86,6 +86,10 @@ struct Epilogue {
 
 }  // namespace fake
 
+namespace gemm {
+struct KernelTme {};
+}  // namespace gemm
+
 namespace gemm::collective {
 struct StageCountAuto {};
 struct KernelScheduleAuto {};
@@ -111,7 +115,14 @@ struct CollectiveBuilder {
 template <class Arch, class OpClass, class A, class LayoutA, int AlignmentA, class B, class LayoutB, int AlignmentB,
           class Accumulator, class Tile, class Cluster, class Stages, class Schedule, class Enable = void>
 struct CollectiveBuilder {
-  static_assert(std::is_same_v<Stages, StageCountAuto> && std::is_same_v<Schedule, KernelScheduleAuto>, "their order");
+#if FAKE_MP31
+  static constexpr bool mp31 = std::is_same_v<Arch, arch::Mp31>;
+#else
+  static constexpr bool mp31 = false;
+#endif
+  using Expected = std::conditional_t<mp31, KernelTme, KernelScheduleAuto>;
+  static_assert(std::is_same_v<Stages, StageCountAuto>, "the order of the last arguments");
+  static_assert(std::is_same_v<Schedule, Expected>, "Could not build a collective for given parameters.");
   using CollectiveOp = fake::Mainloop<Arch, OpClass, A, LayoutA, AlignmentA, B, LayoutB, AlignmentB, Accumulator, Tile, 0>;
 };
 #endif

@@ -60,7 +60,7 @@ test-hopper: $(KERNELS)/.installed
 # Users of torch, JAX and Dask, on the CPU.
 test-doors: $(DOORS)/.installed
 	$(SUITE) doors $(DOORS)/bin/python -m pytest tests/doors tests/test_torch.py tests/test_einsum.py tests/test_docstring_examples.py \
-		tests/test_executed_notebooks.py docs/contractions.md \
+		tests/test_executed_notebooks.py docs/contractions.md docs/grouped.md \
 		docs/torch.md docs/jax.md docs/dask.md docs/many-devices.md docs/profiling.md docs/tutorials docs/how-to
 
 # One process a plugin: a process loads one MUSA installation.

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from gemmhub._contractions.einsum import einsum
     from gemmhub._contractions.linear import bmm, linear
     from gemmhub._contractions.tensordot import tensordot, vecdot
+    from gemmhub._doors.grouped import grouped_matmul
+    from gemmhub._grouped.check import GroupedCheck, spot_check_grouped
+    from gemmhub._grouped.explain import GroupedDecision, explain_grouped
     from gemmhub._measure.compare import Comparison, compare
     from gemmhub.backend import Backend, BackendDescription, Candidate, Kernel, Offer
     from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
@@ -55,6 +58,8 @@ _LAZY = {
     "Decision": "verdict",
     "Device": "capability",
     "GemmProblem": "problem",
+    "GroupedCheck": "_grouped.check",
+    "GroupedDecision": "_grouped.explain",
     "Kernel": "backend",
     "Offer": "backend",
     "PackedB": "packed",
@@ -65,10 +70,13 @@ _LAZY = {
     "bmm": "_contractions.linear",
     "compare": "_measure.compare",
     "einsum": "_contractions.einsum",
+    "explain_grouped": "_grouped.explain",
+    "grouped_matmul": "_doors.grouped",
     "hookimpl": "hookspecs",
     "linear": "_contractions.linear",
     "quantize": "quantization",
     "spot_check": "_check.spot_check",
+    "spot_check_grouped": "_grouped.check",
     "tensordot": "_contractions.tensordot",
     "vecdot": "_contractions.tensordot",
 }
@@ -87,12 +95,12 @@ _MODULES = {
 
 __all__ = [
     # products
-    "matmul", "linear", "bmm", "einsum", "tensordot", "vecdot", "plan", "pack", "PackedB", "Plan",
-    "quantize",
+    "matmul", "linear", "bmm", "einsum", "tensordot", "vecdot", "grouped_matmul", "plan", "pack", "PackedB",
+    "Plan", "quantize",
     # decisions
-    "explain", "ArraySpec", "Decision", "backends", "use", "reload",
+    "explain", "explain_grouped", "ArraySpec", "Decision", "GroupedDecision", "backends", "use", "reload",
     # checking and tuning
-    "spot_check", "SpotCheck", "compare", "Comparison", "tune",
+    "spot_check", "spot_check_grouped", "SpotCheck", "GroupedCheck", "compare", "Comparison", "tune",
     # writing a backend
     "Backend", "BackendDescription", "Offer", "Candidate", "Kernel", "GemmProblem", "Device", "Ready", "Absent",
     "Refusal", "Copy", "register", "unregister", "hookimpl",

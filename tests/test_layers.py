@@ -24,7 +24,7 @@ LAYERS = (
     {"_check"},
     {"_measure"},
     {"api", "registration"},
-    {"_contractions"},
+    {"_contractions", "_grouped"},
     {"_doors"},
     {"gemmhub", "torch", "jax", "numpy", "distributed", "testing", "_audit"},
     {"array_api"},

@@ -217,7 +217,10 @@ def _few_tiles() -> Iterator[Gain]:
 
 
 def _dtypes() -> Iterator[Gain]:
-    for file, words in (("hopper_quick_f32.json", "chosen products"), ("hopper_drawn_f32.json.xz", "random products")):
+    for file, words in (
+        ("hopper_quick_f32.json.xz", "chosen products"),
+        ("hopper_drawn_f32.json.xz", "random products"),
+    ):
         ratios = [row["torch_us"] / min(row["us"].values()) for row in load(file)]
         yield gain("float32 by bfloat16 planes, over cuBLAS", words, ratios, file)
     file = "hopper_packed_f32.json"
@@ -273,7 +276,7 @@ def fences() -> list[str]:
     body = []
     for shape in ("128x128x6", "128x128x6p", "128x192x5", "128x256x4", "256x192x3"):
         cells: list[object] = [f"`{shape}c2x1`"]
-        for file in ("hopper_fences_bf16.json", "hopper_clusters_bf16.json.xz"):
+        for file in ("hopper_fences_bf16.json.xz", "hopper_clusters_bf16.json.xz"):
             ratios = [
                 row["us"][shape] / row["us"][f"{shape}c2x1"] for row in load(file)
                 if row["m"] >= 512 and {shape, f"{shape}c2x1"} <= set(row["us"])

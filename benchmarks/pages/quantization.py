@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import json
 from statistics import geometric_mean
 
-from benchmarks.lib.results import FOLDER
+from benchmarks.lib import results
 from benchmarks.pages.tables import rows
 from gemmhub.numpy_backend.backend import NumpyBackend
 from gemmhub.scale_layouts import LAYOUTS, REFUSED
@@ -67,7 +66,7 @@ def backends() -> list[str]:
 
 def on_a_card() -> list[str]:
     """Return the times of torch over gemmhub's by granularity and rows, on an H100."""
-    found = json.loads((FOLDER / "h100" / "scaled.json").read_text(encoding="utf-8"))["rows"]
+    found = results.load(results.FOLDER / "h100" / "scaled.json.xz")["rows"]
     body = []
     for granularity, size in dict.fromkeys((row["granularity"], row["rows"]) for row in found):
         mine = [row["us"] for row in found if (row["granularity"], row["rows"]) == (granularity, size)]
@@ -81,7 +80,7 @@ def on_a_card() -> list[str]:
 
 def kernels_on_a_card() -> list[str]:
     """Return how quantization by kernels compares with a copy and with torch's operations, on an H100."""
-    found = json.loads((FOLDER / "h100" / "quantize.json").read_text(encoding="utf-8"))["rows"]
+    found = results.load(results.FOLDER / "h100" / "quantize.json.xz")["rows"]
     body = []
     for words, large in (("2^25 and more", True), ("2^20 to 2^25", False)):
         some = [row for row in found if (row["rows"] * row["columns"] >= 2**25) == large]

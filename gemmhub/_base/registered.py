@@ -17,8 +17,9 @@ from gemmhub.errors import InputError
 Deferred = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
 """``(call, operands, options) -> result`` of a deferring library; NotImplemented leaves the call to gemmhub.
 
-``call`` is "matmul", "plan", "pack", "explain", "spot_check", "compare" or "tune"; ``operands`` are its positional
-arguments as the user passed them, ``options`` its keyword arguments, ``out`` among them where it is not None.
+``call`` is "matmul", "plan", "pack", "explain", "spot_check", "compare", "tune", "grouped_matmul", "explain_grouped" or
+"spot_check_grouped"; ``operands`` are its positional arguments as the user passed them, ``options`` its keyword
+arguments, ``out`` among them where it is not None.
 """
 
 libraries: dict[type, Callable[[Any], Any]] = {}

@@ -57,7 +57,7 @@ def describe(a: Any, b: Any, out: Any, request: Request, *, specs: bool = False)
     """
     packed = b if isinstance(b, PackedB) else None
     packed_by = None if packed is None else packed.backend
-    arrays = _common_library(a, b, out, request)
+    arrays = common_library(a, b, out, request)
     if isinstance(arrays, SpecArrays) and not specs:
         raise without_data()
     native_a = operand(arrays, a, "a")
@@ -194,7 +194,7 @@ def new_pre_activation(a: Any, b: Any, out: Any, request: Request) -> tuple[Arra
     """The operands' library, and a new native array for the pre-activation of their product: with all columns of the
     product; :func:`~gemmhub.operands.sums_dtype` has its dtype.
     """
-    arrays = _common_library(a, b, out, request)
+    arrays = common_library(a, b, out, request)
     left, right = operand(arrays, a, "a"), b if isinstance(b, PackedB) else operand(arrays, b, "b")
     shape = product_shapes(left.shape, right.shape)[-1]
     wanted = request.out_dtype if out is None else operand(arrays, out, "out").dtype
@@ -212,7 +212,7 @@ def immutable(native: Array) -> bool:
     return isinstance(native, np.ndarray) and not native.flags.writeable
 
 
-def _common_library(a: Any, b: Any, out: Any, request: Request) -> ArrayLibrary:
+def common_library(a: Any, b: Any, out: Any, request: Request) -> ArrayLibrary:
     named = {"a": a, "b": b, "out": out, **request.operands}
     libraries: dict[str, ArrayLibrary] = {}
     for argument, x in named.items():

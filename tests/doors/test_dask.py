@@ -393,3 +393,12 @@ def test_the_blocks_of_a_function_are_tuned(rng):
         result = gemmhub.tune(lambda s=scheduler: gemmhub.matmul(a, b).compute(scheduler=s))
         assert sum(product.calls for product in result.products) >= 1
         assert all(product.rows for product in result.products)
+
+
+def test_grouped_products_are_refused(rng):
+    x, w = cut(rng, np.ones((4, 3))), np.ones((2, 3, 2))
+    for call in (gemmhub.grouped_matmul, gemmhub.explain_grouped):
+        with pytest.raises(InputError, match="a, b: Dask arrays; allowed: arrays in memory: grouped products of Dask"):
+            call(x, w, [2, 4])
+    with pytest.raises(InputError, match="Dask arrays"):
+        gemmhub.spot_check_grouped(x, w, [2, 4], np.ones((4, 2)))

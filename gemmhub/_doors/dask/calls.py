@@ -31,6 +31,11 @@ def take(call: str, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         from gemmhub._doors.dask.tune import tune
 
         return tune(*arrays, **options)
+    if call.endswith("_grouped") or call == "grouped_matmul":
+        raise InputError(
+            "a, b", "Dask arrays", "arrays in memory: grouped products of Dask arrays are not implemented",
+            "multiply the groups by gemmhub.matmul, or pass x.compute()",
+        )  # fmt: skip
     return NotImplemented
 
 

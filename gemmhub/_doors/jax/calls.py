@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,10 @@ from jax.core import Tracer
 from gemmhub import api, dtypes
 from gemmhub._base.geometry import expand
 from gemmhub._call.describe import product_shapes, result_shape
-from gemmhub._call.options import ARRAYS, NUMBERS, Request, signature
+from gemmhub._call.options import ARRAYS, NUMBERS, signature
 from gemmhub._call.options import request as parse_request
-from gemmhub._doors.jax import product
-from gemmhub.errors import DTypeError, InputError
+from gemmhub._doors.jax import grouped, product, results
+from gemmhub.errors import InputError
 from gemmhub.operands import OPERANDS, Operand, Product, described
 from gemmhub.packed import PackedB
 
@@ -31,6 +30,8 @@ Array = Any
 
 def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """The product of a call with tracers; NotImplemented for calls that need numbers and refuse tracers."""
+    if call == "grouped_matmul":
+        return grouped.traced(*operands, **options)
     return _traced(*operands, **options) if call == "matmul" else NotImplemented
 
 
@@ -79,7 +80,7 @@ def matmul(a: Array, b: Array, /, *, out: Any = None, **options: Unpack[Options]
         wanted = arguments.get("out_dtype")
         wanted = None if wanted is None else dtypes.as_dtype(wanted)
         dtype = dtypes.output_dtype(np.dtype(left.dtype), np.dtype(right.dtype), wanted)
-        arguments["out_dtype"] = _enabled(dtype, wanted is not None)
+        arguments["out_dtype"] = results.enabled(dtype, wanted is not None)
     return api.matmul(left, right, out=out, **arguments)
 
 
@@ -129,7 +130,7 @@ def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
     operand_dtypes = np.dtype(a.dtype), np.dtype(b.dtype)
     batch, m, n, k, product_shape = product_shapes(a.shape, b.shape)
     shape, _ = result_shape(product_shape, n, b.ndim, request.activation)
-    dtype = _result_dtype(*operand_dtypes, request)
+    dtype = results.result_dtype(*operand_dtypes, request)
     facts = Product(m, n, k, batch, a.ndim, b.ndim, product_shape, dtype, dtypes.compute_dtype(*operand_dtypes, dtype))
     operands = {name: _operand(name, jnp.asarray(x), facts) for name, x in request.operands.items()}
     # As in BLAS, c is not read where beta is 0, and the product is ignored where alpha is 0.
@@ -145,30 +146,6 @@ def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
     result, *before = product.epilogue(call, left, right, operands)
     result = result.reshape(shape)
     return (result, before[0].reshape(product_shape)) if pre else result
-
-
-def _result_dtype(a: Any, b: Any, request: Request) -> Any:
-    """The dtype of the result of a compiled program; DTypeError for complex numbers, which JAX passes to none."""
-    dtype = dtypes.output_dtype(a, b, request.out_dtype)
-    if "c" in dtype.kind + a.kind + b.kind:
-        raise DTypeError("a, b", "complex numbers in a function that JAX traces", "real ones", "multiply their parts")
-    dtype = _enabled(dtype, request.out_dtype is not None)
-    request.check_scalars(a, b, dtype)
-    return dtype
-
-
-def _enabled(dtype: Any, explicit: bool) -> Any:
-    """``dtype``, or where JAX has not enabled its 64 bits the one of 32 bits, as jax.numpy has it: with a warning where
-    the caller has named the dtype.
-    """
-    enabled = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
-    if explicit and enabled != dtype:
-        warnings.warn(
-            f"Explicitly requested dtype {dtype} requested in gemmhub.matmul is not available, and will be truncated "
-            f"to dtype {enabled}. Set jax_enable_x64 for 64 bits.",
-            UserWarning, stacklevel=3,
-        )  # fmt: skip
-    return enabled
 
 
 def _operand(name: str, x: Array, facts: Product) -> Array:

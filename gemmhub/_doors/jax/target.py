@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import cache
 from hashlib import blake2b
 from importlib import metadata
@@ -34,14 +35,30 @@ def encoded(call: Any, names: tuple[str, ...]) -> Any:
 
     It is not a string, because jax-tvm-ffi 0.1.3 corrupts memory with strings of 8 bytes and more.
     """
-    fields = (call.alpha, call.beta, call.activation, call.options, call.pre, names)
+    return number_of((call.alpha, call.beta, call.activation, call.options, call.pre, names))
+
+
+def number_of(fields: tuple[Any, ...]) -> Any:
+    """The number of these facts of a call, which :func:`facts` returns to the function that runs it."""
     number = int.from_bytes(blake2b(repr(fields).encode(), digest_size=8).digest(), "little", signed=True)
     _calls[number] = fields
     return np.int64(number)
 
 
+def facts(number: int) -> tuple[Any, ...]:
+    """What :func:`number_of` was called with; RuntimeError where that was in another process."""
+    if number not in _calls:
+        raise RuntimeError("a program that another process traced: gemmhub's products run where they were traced")
+    return _calls[number]
+
+
 def registered(platform: str) -> str:
-    """The name by which XLA finds the function; InputError where JAX lacks this interface to Python."""
+    """The name by which XLA finds the function of a product; InputError where JAX lacks this interface to Python."""
+    return register(f"gemmhub_matmul_{platform}", _run_on_cpu if platform == "cpu" else _run_on_gpu, platform)
+
+
+def register(name: str, function: Callable[..., None], platform: str) -> str:
+    """Register a function of a number and buffers with XLA, once, and return its name."""
     try:
         import jax_tvm_ffi  # noqa: F401
     except ImportError as error:
@@ -49,19 +66,18 @@ def registered(platform: str) -> str:
             "a, b", f"arrays that JAX traces, without jax-tvm-ffi ({error})", _VERSIONS,
             f"{install.command('gemmhub[jax]')}, or call gemmhub outside of the traced function",
         ) from error  # fmt: skip
-    return _register(platform)
+    return _register(name, function, platform)
 
 
 @cache
-def _register(platform: str) -> str:
+def _register(name: str, run: Callable[..., None], platform: str) -> str:
     import jax_tvm_ffi
     import tvm_ffi
 
     for distribution, (oldest, lack) in _LACKING.items():
         if tuple(map(int, re.findall(r"\d+", _version(distribution))[:3])) < oldest:
             raise _unfit(f"{distribution} {lack}")
-    name = f"gemmhub_matmul_{platform}"
-    function = tvm_ffi.convert(_run_on_cpu if platform == "cpu" else _run_on_gpu)
+    function = tvm_ffi.convert(run)
     try:
         jax_tvm_ffi.register_ffi_target(
             name, function, ["attrs.call", "args", "rets"], platform=platform, allow_cuda_graph=platform == "gpu"
@@ -86,9 +102,7 @@ def _version(distribution: str) -> str:
 
 
 def _run(number: int, arrays: tuple[Any, ...], stream: Any = None) -> None:
-    if number not in _calls:
-        raise RuntimeError("a program that another process traced: gemmhub's products run where they were traced")
-    alpha, beta, activation, options, pre, names = _calls[number]
+    alpha, beta, activation, options, pre, names = facts(number)
     (a, b, *rest), (out, *before) = arrays[: 2 + len(names)], arrays[2 + len(names) :]
     arguments = {**dict(options), **dict(zip(names, rest))}
     if "c" in arguments:
@@ -120,12 +134,17 @@ class _Memory:
 
 
 def _run_on_cpu(number: int, *buffers: Any) -> None:
+    _run(number, views(buffers))
+
+
+def views(buffers: Iterable[Any]) -> tuple[Any, ...]:
+    """Buffers of the runtime on the CPU as ndarrays."""
     arrays = []
     for x in buffers:
         memory = _Memory(x, "__array_interface__")
         array = np.asarray(memory) if all(memory.shape) else np.empty(memory.shape, memory.dtype)
         arrays.append(array if array.dtype == memory.dtype else array.view(memory.dtype))
-    _run(number, tuple(arrays))
+    return tuple(arrays)
 
 
 def _run_on_gpu(number: int, *buffers: Any) -> None:  # not run: no GPU was at hand

@@ -13,9 +13,9 @@ def register() -> None:
         return  # a torch that is still being imported, or a stand-in for it
     from gemmhub import api, array_library
     from gemmhub._base import registered
-    from gemmhub._doors.torch import calls, node
+    from gemmhub._doors.torch import dispatch, node
 
-    array_library.register_deferring(torch.Tensor, calls.take)
+    array_library.register_deferring(torch.Tensor, dispatch.take)
     registered.record = node.record_again
     registered.exempt = exempt
     for function in (api.matmul, api.explain):  # explain's code is that of every checked function

@@ -15,7 +15,8 @@ from gemmhub._base.device_types import of_torch
 from gemmhub._base.wording import unexpected
 from gemmhub._contractions.contract import one_product
 from gemmhub._contractions.equation import Equation, parse
-from gemmhub._doors.torch import calls
+from gemmhub._doors.grouped import grouped_matmul
+from gemmhub._doors.torch import calls, grouped
 from gemmhub.dtypes import single
 from gemmhub.errors import InputError
 
@@ -34,9 +35,9 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
     """Compute torch's products by gemmhub in a ``with`` block, in this thread only.
 
     These are torch.matmul, mm, bmm, mv, addmm, baddbmm (and the methods of tensors), ``@``, einsum of two operands, and
-    torch.nn.functional.linear, on dense floating or complex tensors of one dtype. torch runs every other call, and
-    every call that it refuses. Gradients are recorded as usual; gemmhub computes their products inside and outside of
-    the block.
+    torch.nn.functional.linear, on dense floating or complex tensors of one dtype, and on CPUs torch._grouped_mm and
+    torch.nn.functional.grouped_mm. torch runs every other call, and every call that it refuses. Gradients are recorded
+    as usual; gemmhub computes their products inside and outside of the block.
 
     Parameters
     ----------
@@ -98,6 +99,10 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
             equation = _untraced(_contraction, arguments)
             if equation is not None:
                 return one_product(equation, _operands(arguments), self.options)
+        elif function in grouped.FUNCTIONS:
+            call = _untraced(_grouped, arguments, named)
+            if call is not None:
+                return grouped_matmul(*call[0], **{**self.options, **call[1]})
         return function(*arguments, **named)
 
 
@@ -298,6 +303,13 @@ def _linear_again(options: dict[str, Any], input: Any, weight: Any = None, bias:
             return None
         options = {**options, "bias": bias}
     return calls.repeated_linear(input, weight, options)
+
+
+def _grouped(positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The operands and options of gemmhub's grouped product; None for a call that torch must run."""
+    if len(positional) != 2 or not named.keys() <= {"offs", "bias", "out_dtype"} or not _alike(*positional):
+        return None
+    return grouped.equivalent(*positional, **named)
 
 
 _CLASSES = (torch.Tensor, torch.nn.Parameter)

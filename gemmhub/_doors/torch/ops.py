@@ -404,14 +404,13 @@ def _flops(a: tuple[int, ...], b: tuple[int, ...], *others: Any, **named: Any) -
     return 2 * m * n * k * prod(batch)
 
 
-def _count_flops() -> None:
-    """Register the formula of the operators with torch's counter, and with counters that are active already."""
-    targets = [torch.ops.gemmhub.matmul, torch.ops.gemmhub.matmul_pre_activation, torch.ops.gemmhub.matmul_out]
-    formula = flop_counter.register_flop_formula(targets)(_flops)
+def count_flops(targets: list[Any], flops: Callable[..., int]) -> None:
+    """Register the formula of operators with torch's counter, and with counters that are active already."""
+    formula = flop_counter.register_flop_formula(targets)(flops)
     for mode in python_dispatch._get_current_dispatch_mode_stack():
         counter = getattr(mode, "counter", mode)  # of torch 2.7 and later the mode has a counter
         if isinstance(counter, flop_counter.FlopCounterMode):
             counter.flop_registry.update(dict.fromkeys(targets, formula))
 
 
-_count_flops()
+count_flops([torch.ops.gemmhub.matmul, torch.ops.gemmhub.matmul_pre_activation, torch.ops.gemmhub.matmul_out], _flops)

@@ -105,8 +105,8 @@ MUTATIONS = {
     "half of the lanes": (COLUMNS, "max_of_lanes<LANES>", "max_of_lanes<LANES / 2>"),
     "a warp's numbers alone": (BLOCK, "all = larger(all, load_shared<u32>(base + 4 * warp));", "all = warp_max;"),
     "warps are not waited for": (
-        BLOCK, "store_shared(base + 4 * warp_id(), warp_max);\n    block_sync();",
-        "store_shared(base + 4 * warp_id(), warp_max);"),
+        BLOCK, "store_shared(to, warp_max);\n    block_sync();",
+        "store_shared(to, warp_max);"),
     "columns are read before they are there": (
         ROWS, "const u32 base = dynamic_shared(), column = threadIdx.x;\n    block_sync();",
         "const u32 base = dynamic_shared(), column = threadIdx.x;"),

@@ -1,0 +1,188 @@
+"""Grouped products of JAX: ``gemmhub.jax.ragged_dot``, and ``gemmhub.grouped_matmul`` in functions that JAX traces.
+
+A grouped product is a primitive, on CPUs. Its gradients are grouped products by the same offsets, whatever its form, so
+that they have gradients of any order (in reverse mode) themselves.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from gemmhub._base.wording import unexpected
+from gemmhub._call.options import request as parse_request
+from gemmhub._doors.jax import product, results, target
+from gemmhub._grouped import forms
+from gemmhub._grouped.matmul import multiply
+from gemmhub.errors import InputError, NoBackendError, ShapeError
+
+Array = Any
+
+_OPTIONS = ("out_dtype", "alpha", "precision", "reproducible", "backend")
+
+
+class Call(NamedTuple):
+    """The static parameters of a grouped product."""
+
+    dtype: Any
+    alpha: complex
+    options: tuple[tuple[str, Any], ...]
+
+
+grouped = Primitive("gemmhub_grouped")
+grouped.def_impl(jax.jit(grouped.bind, static_argnames=("call",)))
+
+
+@grouped.def_abstract_eval
+def _abstract(a: Any, b: Any, *offsets: Any, call: Call) -> Any:
+    form = forms.form_of(a.shape, b.shape, bool(offsets))
+    groups, m, n, _ = forms.sizes(form, a.shape, b.shape)
+    groups = offsets[0].shape[0] if groups is None else groups
+    return jax.core.ShapedArray(forms.result_shape(form, groups, m, n), call.dtype)
+
+
+def _lowered(context: Any, *operands: Any, call: Call) -> Any:
+    name = target.register("gemmhub_grouped_cpu", _run, "cpu")
+    number = target.number_of(("grouped", call.alpha, call.options))
+    return jax.ffi.ffi_lowering(name)(context, *operands, call=number)
+
+
+def _refused(context: Any, *operands: Any, call: Call) -> NoReturn:
+    raise NoBackendError("no backend multiplies groups by offsets on the device yet; run the function on the CPU")
+
+
+def _run(number: int, *buffers: Any) -> None:
+    """Run a call of the compiled program on its buffers."""
+    _, alpha, options = target.facts(number)
+    *operands, out = target.views(buffers)
+    a, b, *offsets = operands
+    arguments = dict(options) if alpha == 1 else {**dict(options), "alpha": alpha}
+    try:
+        multiply(a, b, offsets[0] if offsets else None, out, arguments)
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None
+
+
+mlir.register_lowering(grouped, _lowered, platform="cpu")
+mlir.register_lowering(grouped, _refused, platform="cuda")
+
+
+def _mapped(operands: Any, dims: Any, *, call: Call) -> NoReturn:
+    raise InputError(
+        "a, b", "a dimension that vmap maps over, of a grouped product", "arrays that are not mapped: not implemented",
+        "call the function once for each (jax.lax.map)",
+    )  # fmt: skip
+
+
+batching.primitive_batchers[grouped] = _mapped
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def differentiable(call: Call, a: Array, b: Array, offsets: Array | None) -> Array:
+    """The grouped product, with gradients."""
+    return grouped.bind(a, b, *[] if offsets is None else [offsets], call=call)
+
+
+def _forward(call: Call, a: Array, b: Array, offsets: Array | None) -> tuple[Array, Any]:
+    return differentiable(call, a, b, offsets), (a, b, offsets)
+
+
+def _backward(call: Call, kept: Any, cotangent: Array) -> tuple[Any, Any, None]:
+    a, b, offsets = kept
+
+    def gradient(x: Array, y: Array, like: Array) -> Any:
+        if not jnp.issubdtype(like.dtype, jnp.inexact):
+            return None
+        return differentiable(call._replace(dtype=np.dtype(like.dtype)), *product._alike(x, y), offsets)
+
+    return gradient(cotangent, b.swapaxes(-1, -2), a), gradient(a.swapaxes(-1, -2), cotangent, b), None
+
+
+differentiable.defvjp(_forward, _backward)
+
+
+def traced(a: Any, b: Any, offsets: Any = None, *, out: Any = None, **options: Any) -> Array:
+    """The product as a part of the program that JAX traces."""
+    where = "in a function that JAX traces"
+    for name, x in {"out": out, **options}.items():
+        if name not in _OPTIONS and x is not None:
+            remedy = "apply it to the result" if name in ("bias", "activation") else f"leave {name}= out"
+            raise InputError(name, f"given to a grouped product {where}", "None: not implemented there", remedy)
+    if isinstance(options.get("alpha"), Tracer):
+        raise InputError("alpha", "an array that JAX traces", "numbers", "multiply the product by it")
+    parsed = parse_request(options)  # type: ignore[arg-type]
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    dtype = results.result_dtype(np.dtype(a.dtype), np.dtype(b.dtype), parsed)
+    if offsets is not None:
+        offsets = jnp.asarray(offsets)
+        if offsets.ndim != 1 or not jnp.issubdtype(offsets.dtype, jnp.integer):
+            raise ShapeError(
+                "offsets",
+                f"{offsets.dtype} of shape {offsets.shape}",
+                "integers, an end for each group in one dimension",
+            )
+        offsets = offsets.astype(jnp.int32)
+        form = forms.form_of(a.shape, b.shape, True)
+        groups = forms.sizes(form, a.shape, b.shape)[0]
+        if groups is not None and offsets.shape[0] != groups:
+            raise ShapeError("offsets", f"{offsets.shape[0]} ends for {groups} groups", f"{groups} ends")
+    return differentiable(Call(dtype, parsed.alpha, tuple(parsed.in_force.items())), a, b, offsets)
+
+
+def ragged_dot(
+    lhs: Array, rhs: Array, group_sizes: Array, *, preferred_element_type: Any = None, precision: str | None = None,
+    reproducible: str | None = None, backend: str | None = None, **others: NoReturn,
+) -> Array:  # fmt: skip
+    """Compute :func:`jax.lax.ragged_dot` by :func:`gemmhub.grouped_matmul`: rows by the matrix of their group.
+
+    The product is a call of the compiled program, on CPUs; nothing is copied.
+
+    Parameters
+    ----------
+    lhs : array of shape (m, k).
+    rhs : array of shape (g, k, n).
+    group_sizes : integers of shape (g,): the rows of each group. Rows beyond their sum are not read, and are zeros in
+        the result.
+    preferred_element_type : dtype of the result; by default that of gemmhub's table.
+    precision, reproducible, backend : as of :func:`gemmhub.matmul`.
+
+    Returns
+    -------
+    A jax.Array of shape (m, n), with gradients with respect to lhs and rhs in reverse mode, of any order.
+
+    Raises
+    ------
+    ShapeError, DTypeError, InputError : a bad argument, while the function is traced; an array that vmap maps over.
+    NoBackendError : a program for a GPU.
+    jax.errors.JaxRuntimeError : group_sizes that are negative, or have more rows than lhs, when the program runs.
+
+    See Also
+    --------
+    gemmhub.grouped_matmul : the other forms.
+    gemmhub.jax.matmul : one product.
+
+    Examples
+    --------
+    >>> f = jax.jit(jax.grad(lambda w: gemmhub.jax.ragged_dot(x, w, jnp.array([4], jnp.int32)).sum()))
+    """
+    for name in others:
+        hint = "group_offset is not implemented" if name == "group_offset" else ""
+        raise unexpected(name, ("preferred_element_type", "precision", "reproducible", "backend"), hint)
+    if jnp.ndim(lhs) != 2 or jnp.ndim(rhs) != 3:
+        raise ShapeError("lhs, rhs", f"shapes {jnp.shape(lhs)} and {jnp.shape(rhs)}", "(m, k) and (g, k, n)")
+    sizes = jnp.asarray(group_sizes)
+    if not jnp.issubdtype(sizes.dtype, jnp.integer):
+        raise InputError("group_sizes", f"dtype {sizes.dtype}", "integers", "pass the number of rows of each group")
+    offsets = jnp.cumsum(sizes, dtype=jnp.int32)
+    options = {"precision": precision, "reproducible": reproducible, "backend": backend}
+    return traced(lhs, rhs, offsets, out_dtype=preferred_element_type, **options)
+
+
+__all__ = ["jax", "ragged_dot", "traced"]

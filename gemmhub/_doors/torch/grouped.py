@@ -1,0 +1,99 @@
+"""Dispatch of grouped calls with torch tensors, to the operator or to plain memory; torch's own grouped products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from gemmhub._arrays.torch import tensors
+from gemmhub._doors.torch import calls, node
+from gemmhub._grouped import forms
+from gemmhub._grouped.call import OPERANDS, check_options
+from gemmhub._grouped.check import spot_check_grouped
+from gemmhub._grouped.explain import explain_grouped
+from gemmhub._grouped.matmul import grouped_matmul
+from gemmhub.errors import InputError
+
+Tensor = Any
+
+CALLS: Mapping[str, Callable[..., Any]] = {
+    "grouped_matmul": grouped_matmul,
+    "explain_grouped": explain_grouped,
+    "spot_check_grouped": spot_check_grouped,
+}
+"""The calls that :func:`take` takes."""
+
+
+def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """The result of a grouped call with tensors; NotImplemented where they are plain memory."""
+    a, b, offsets = operands[:3]
+    named = {"a": a, "b": b, "out": options.get("out"), **{name: options.get(name) for name in OPERANDS}}
+    found = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
+    if any(hasattr(x, "device_mesh") for x in found.values()):
+        raise InputError(
+            ", ".join(found), "DTensors", "tensors: not implemented", "multiply the local tensors: x.to_local()"
+        )
+    tensors.check_one_device(found)
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found.values())
+    if call != "grouped_matmul":
+        return _about(call, operands, options, recorded)
+    if recorded and options.get("out") is not None:
+        raise node.unrecorded_out(next(name for name, x in found.items() if x.requires_grad))
+    if recorded or tensors.traced(found.values()):
+        from gemmhub._doors.torch import grouped_ops
+
+        others = {name: x for name, x in options.items() if name != "out"}
+        check_options(others)
+        return grouped_ops.matmul(a, b, offsets, options.get("out"), others)
+    return _plain(call, operands, options)
+
+
+def _about(call: str, operands: tuple[Any, ...], options: Mapping[str, Any], recorded: bool) -> Any:
+    """The result of a call that computes nothing that has a gradient."""
+    if recorded:
+        with torch.no_grad():
+            return CALLS[call](*operands, **options)
+    return _plain(call, operands, options)
+
+
+def _plain(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """The call with operands whose memory holds what they mean: resolved, and rounded by autocast; NotImplemented where
+    these are the operands themselves.
+    """
+    a, b, *rest = operands
+    terms = {"a": a, "b": b, "bias": options.get("bias")}
+    named = {name: x for name, x in terms.items() if isinstance(x, torch.Tensor)}
+    cast = None if options.get("out") is not None else calls.autocast(named.values(), {})
+    changed = {name: x.resolve_conj().resolve_neg() for name, x in named.items()}
+    changed = changed if cast is None else {name: cast(x) for name, x in changed.items()}
+    if all(changed[name] is x for name, x in named.items()):
+        return NotImplemented
+    terms |= changed
+    others = {**options, "bias": terms["bias"]} if "bias" in named else options
+    return CALLS[call](terms["a"], terms["b"], *rest, **others)
+
+
+FUNCTIONS = tuple(
+    getattr(module, name)
+    for module, name in ((torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm"))
+    if hasattr(module, name)
+)
+"""torch's own grouped products, which :class:`gemmhub.torch.use` takes on CPUs."""
+
+
+def equivalent(
+    a: Any, b: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None
+) -> tuple[tuple[Any, Any, Any], dict[str, Any]] | None:  # fmt: skip
+    """gemmhub's operands and options for a call of torch's; None for one that torch must run, or refuse.
+
+    The caller knows that a and b are dense and of one dtype.
+    """
+    if bias is not None or a.device.type != "cpu" or (a.dim(), b.dim()) not in forms.FORMS:
+        return None
+    if (offs is None) != (a.dim() == b.dim() == 3):
+        return None
+    if offs is not None and not (isinstance(offs, torch.Tensor) and offs.is_cpu and offs.dim() == 1):
+        return None
+    return (a, b, offs), {} if out_dtype is None else {"out_dtype": out_dtype}

@@ -1,0 +1,202 @@
+"""The operator ``gemmhub::grouped_matmul`` of torch, for autograd, tracers and torch's compiler.
+
+The gradients of a grouped product are grouped products by the same offsets, whatever its form: with the gradient g of
+the result they are ``g @ b^H`` and ``a^H @ g``. So they have gradients themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import torch
+
+from gemmhub._arrays.torch.operands import epilogue_dtype, output_dtype
+from gemmhub._base.wording import instance
+from gemmhub._call.options import refuse_recorded
+from gemmhub._doors.torch import activations, adjoints, calls, ops
+from gemmhub._grouped import forms
+from gemmhub._grouped.call import OPERANDS
+from gemmhub._grouped.matmul import multiply
+from gemmhub.errors import InputError, ShapeError
+
+Tensor = Any
+
+_NAMES = (*OPERANDS, "alpha", "out_dtype", "activation", "precision", "reproducible", "backend")
+_DEFAULTS = (*(None for _ in OPERANDS), 1, None, None, None, None, None)
+_SCHEMA = (
+    "grouped_matmul(Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, Tensor? scale_a=None, "
+    "Tensor? scale_b=None, Scalar alpha=1, ScalarType? out_dtype=None, str? activation=None, str? precision=None, "
+    "str? reproducible=None, str? backend=None) -> Tensor"
+)
+_SHARED = ("precision", "reproducible", "backend")
+"""Options that the products of gradients share."""
+
+
+def matmul(a: Tensor, b: Tensor, offsets: Any, out: Any, options: Mapping[str, Any]) -> Tensor:
+    """Compute :func:`gemmhub.grouped_matmul` by the operator, with the same arguments."""
+    where = "in a function that torch traces, or where gradients are recorded"
+    for name, x in (("out", out), ("stream", options.get("stream"))):
+        if x is not None:
+            raise InputError(name, f"given {where}", "None", f"drop {name}=")
+    for name, x in (("a", a), ("b", b)):
+        if not isinstance(x, torch.Tensor):
+            raise InputError(name, f"{instance(type(x))} {where}", "tensors", "convert it to a tensor outside of it")
+    refuse_recorded(options)
+    if offsets is not None and not isinstance(offsets, torch.Tensor):
+        offsets = torch.as_tensor(offsets)
+    values = [options.get(name) for name in _NAMES]
+    values = [default if x is None else x for x, default in zip(values, _DEFAULTS)]
+    wanted = options.get("out_dtype")
+    if wanted is not None and not isinstance(wanted, torch.dtype):
+        values[_NAMES.index("out_dtype")] = ops._torch_dtype(wanted)
+    return torch.ops.gemmhub.grouped_matmul.default(a, b, offsets, *values)
+
+
+def _options(values: tuple[Any, ...]) -> dict[str, Any]:
+    """The arguments of the operator after the offsets as keywords, without those that are None."""
+    return {name: x for name, x in zip(_NAMES, values) if x is not None}
+
+
+def _run(a: Tensor, b: Tensor, offsets: Tensor | None = None, *values: Any) -> Tensor:
+    """The kernel on every device. The dispatcher omits arguments with default values."""
+    with torch.no_grad(), ops.without_tangents():
+        return multiply(_plain(a), _plain(b), _plain(offsets), None, _options(tuple(map(_plain, values))))
+
+
+def _plain(x: Any) -> Any:
+    """A tensor as plain memory: a pending conjugation, which torch resolves for few operators, is resolved here."""
+    x = ops._plain(x)
+    return x.resolve_conj().resolve_neg() if isinstance(x, torch.Tensor) and (x.is_conj() or x.is_neg()) else x
+
+
+def _fake(a: Tensor, b: Tensor, offsets: Tensor | None = None, *values: Any) -> Tensor:
+    """The result without its elements: shape and dtype alone."""
+    ops._refuse_packages()
+    options = _options(values)
+    shape, n = _shape(a, b, offsets)
+    name = options.get("activation")
+    if name is not None:
+        epilogue = activations.known(name)
+        torch._check(n % epilogue.arity == 0, lambda: f"activation: {name} with {n} columns; allowed: an even number")
+        shape = (*shape[:-1], epilogue.columns(n))
+    return a.new_empty(shape, dtype=output_dtype(a.dtype, b.dtype, options.get("out_dtype")))
+
+
+def _shape(a: Tensor, b: Tensor, offsets: Tensor | None) -> tuple[tuple[Any, ...], Any]:
+    """The shape of the product with all its columns, and their number."""
+    form = forms.form_of(tuple(a.shape), tuple(b.shape), offsets is not None)
+    groups, m, n, _ = forms.sizes(form, tuple(a.shape), tuple(b.shape))
+    if offsets is not None:
+        if offsets.dim() != 1:
+            raise ShapeError("offsets", f"shape {tuple(offsets.shape)}", "one dimension: an end for each group")
+        groups = offsets.shape[0] if groups is None else groups
+    return forms.result_shape(form, groups, m, n), n
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Keep for the gradients what they read."""
+    a, b, offsets, *values = inputs
+    options = _options(tuple(values))
+    for name in ("scale_a", "scale_b"):
+        if name in options:
+            raise InputError(
+                name, "given to a grouped product whose gradients are recorded", "None: not implemented there",
+                "multiply the operand by it, or call under torch.no_grad()",
+            )  # fmt: skip
+    bias = options.pop("bias", None)
+    ctx.save_for_backward(a, b, offsets, bias)
+    ctx.options, ctx.dtype = options, output.dtype
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of a, b and bias, and None for the other arguments."""
+    a, b, offsets, bias = ctx.saved_tensors
+    options = {name: ctx.options[name] for name in _SHARED if name in ctx.options}
+    wide = epilogue_dtype(a.dtype, b.dtype, ctx.dtype)
+    name = ctx.options.get("activation")
+    if name is not None:
+        x = _argument(a, b, offsets, bias, ctx.options, wide)
+        grad = activations.gradient(name, grad.to(wide), x).to(ctx.dtype)
+    factor = {"alpha": adjoints.conj(ctx.options["alpha"])} if "alpha" in ctx.options else {}
+    grads: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+    if ctx.needs_input_grad[0]:
+        grads[0] = _product(grad, adjoints.conjugate(b).transpose(-2, -1), offsets, a.dtype, {**options, **factor})
+    if ctx.needs_input_grad[1]:
+        grads[1] = _product(adjoints.conjugate(a).transpose(-2, -1), grad, offsets, b.dtype, {**options, **factor})
+    if bias is not None and ctx.needs_input_grad[3]:
+        grads[3] = _of_bias(a, b, grad, offsets, bias, wide, options)
+    return tuple(grads)
+
+
+def _argument(
+    a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor | None, options: Mapping[str, Any], wide: Any
+) -> Tensor:
+    """The argument of the activation, computed once more."""
+    others = {name: x for name, x in options.items() if name not in ("activation", "out_dtype")}
+    if bias is not None:
+        others["bias"] = bias.to(wide)
+    return matmul(a, b, offsets, None, {**others, "out_dtype": wide})
+
+
+def _product(x: Tensor, y: Tensor, offsets: Tensor | None, dtype: Any, options: Mapping[str, Any]) -> Tensor:
+    """The grouped product, rounded once to the ``dtype`` of an operand."""
+    x, y = adjoints.alike(x, y)
+    direct = dtype in adjoints.DIRECT and (dtype.is_complex or not x.dtype.is_complex)
+    result = matmul(x, y, offsets, None, {**options, "out_dtype": dtype if direct else None})
+    return adjoints.fold(result, result.shape, dtype)
+
+
+def _of_bias(
+    a: Tensor, b: Tensor, grad: Tensor, offsets: Tensor | None, bias: Tensor, wide: Any, options: Mapping[str, Any]
+) -> Tensor:
+    """The gradient of the bias: sums over rows, of which those beyond the last end do not count."""
+    form = forms.FORMS[a.dim(), b.dim()]
+    if form.out is None:
+        sums = grad.sum(1, dtype=wide)
+    elif form.out == 0:
+        sums = _product(grad.new_ones((1, grad.shape[0])), grad, offsets, wide, options).squeeze(1)
+    else:
+        sums = _product(grad.new_ones((a.shape[0], 1, grad.shape[0])), grad, offsets, wide, options)
+    return adjoints.fold(sums if bias.dim() == 2 else sums.sum(0, dtype=wide), bias.shape, bias.dtype)
+
+
+def _autocast(device_type: str, key: Any) -> Any:
+    """The kernel under torch.autocast, which rounds a, b and bias as for torch.matmul."""
+    keys = torch._C.DispatchKeySet(key)
+
+    def run(a: Tensor, b: Tensor, offsets: Tensor | None = None, bias: Tensor | None = None, *values: Any) -> Tensor:
+        found = [x for x in (a, b, bias) if x is not None]
+        cast = calls.autocast(found, {}) if a.device.type == device_type else None
+        a, b, bias = (x if cast is None or x is None else cast(x) for x in (a, b, bias))
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return torch.ops.gemmhub.grouped_matmul.default(a, b, offsets, bias, *values)
+
+    return run
+
+
+def _register() -> Any:
+    """Define the operator. It exists as long as the library object, which this module keeps."""
+    library = torch.library.Library("gemmhub", "FRAGMENT")
+    library.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CPU", "CUDA", "PrivateUse1"):
+        library.impl("grouped_matmul", _run, key)
+    name = "gemmhub::grouped_matmul"
+    torch.library.register_fake(name, _fake, lib=library)
+    torch.library.register_autograd(name, _gradients, setup_context=_keep, lib=library)
+    for device_type in ("CPU", "CUDA"):
+        key = getattr(torch._C.DispatchKey, f"Autocast{device_type}")
+        library.impl("grouped_matmul", _autocast(device_type.lower(), key), f"Autocast{device_type}")
+    return library
+
+
+_LIBRARY = _register()
+
+
+def _flops(a: tuple[int, ...], b: tuple[int, ...], *others: Any, **named: Any) -> int:
+    """Operations of a grouped product whose groups fill the dimension that they divide: no counter reads offsets."""
+    return 2 * prod(a) * b[-1] if len(a) == 2 or len(b) == 3 else 2 * a[1] * prod(b)
+
+
+ops.count_flops([torch.ops.gemmhub.grouped_matmul], _flops)

@@ -1,0 +1,183 @@
+"""The decisions of a grouped product: one for each size of its groups, and how unequal the groups are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gemmhub import api
+from gemmhub._base import registered
+from gemmhub._base.guard import memory_errors
+from gemmhub._base.report import Report
+from gemmhub._base.tables import Facts, Part, Table
+from gemmhub._base.wording import counted
+from gemmhub._call.options import signature
+from gemmhub._grouped import call as calls
+from gemmhub._grouped.call import OPERANDS, GroupedOptions
+from gemmhub.errors import InputError
+from gemmhub.verdict import Decision
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Array = Any
+Sizes = tuple[int, int, int]
+"""m, n and k of one group's product."""
+
+
+@dataclass(frozen=True, repr=False)
+class GroupedDecision(Report):
+    """The backends that run the groups of a product, as :func:`explain_grouped` returns it. Print it."""
+
+    form: str
+    """ "ragged m", "ragged k", "ragged n", "dense" or "lists"."""
+    sizes: tuple[Sizes, ...]
+    """m, n and k of each group's product."""
+    decisions: Mapping[Sizes, Decision]
+    """The decision for each size, largest product first; groups without a result have none."""
+    unassigned: int = 0
+    """Rows or columns beyond the last end, which are zeros in the result."""
+    stacked: bool = False
+    """Whether all groups are one product of stacks, whose decision is the only one."""
+
+    @property
+    def groups(self) -> int:
+        """Number of groups."""
+        return len(self.sizes)
+
+    @property
+    def empty(self) -> int:
+        """Number of groups without multiplications."""
+        return sum(0 in size for size in self.sizes)
+
+    @property
+    def imbalance(self) -> float:
+        """Multiplications of the largest group over the mean of all groups: 1 where all are equal."""
+        products = [m * n * k for m, n, k in self.sizes]
+        total = sum(products)
+        return max(products) * len(products) / total if total else 1.0
+
+    @property
+    def chosen(self) -> tuple[str | None, ...]:
+        """The backends that run groups, in the order of :attr:`decisions`; None where no backend can run one."""
+        return tuple(dict.fromkeys(decision.chosen for decision in self.decisions.values()))
+
+    @property
+    def seconds(self) -> float | None:
+        """Sum of the times of all products, measured or estimated, in seconds; None where one is unknown."""
+        total = 0.0
+        for size, decision in self.decisions.items():
+            seconds = None if decision.chosen is None else decision[decision.chosen].seconds
+            if seconds is None:
+                return None
+            total += seconds * (1 if self.stacked else self.sizes.count(size))
+        return total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, ready for JSON."""
+        return {
+            "form": self.form,
+            "sizes": [list(size) for size in self.sizes],
+            "imbalance": self.imbalance,
+            "unassigned": self.unassigned,
+            "stacked": self.stacked,
+            "seconds": self.seconds,
+            "decisions": [{"sizes": [*size], **decision.to_dict()} for size, decision in self.decisions.items()],
+        }
+
+    def _parts(self) -> Iterator[Part]:
+        products = sum(self.sizes.count(size) for size in self.decisions)
+        computed = f"{counted(products, 'product')} of {counted(len(self.decisions), 'size')}, one by one"
+        rows = [
+            ("product", f"{counted(self.groups, 'group')}, {self.form}"),
+            ("computed", "one product of stacks" if self.stacked else computed),
+            ("imbalance", f"{self.imbalance:.3g} (largest group over the mean), {self.empty} without multiplications"),
+        ]
+        rows += [("unassigned", f"{self.unassigned} beyond the last end: zeros")] if self.unassigned else []
+        yield Facts(rows)
+        table = []
+        for size, decision in self.decisions.items():
+            verdict = None if decision.chosen is None else decision[decision.chosen]
+            cells = ("none", "-") if verdict is None else (verdict.backend, verdict.duration)
+            table.append(("x".join(map(str, size)), str(self.sizes.count(size)), *cells, decision.why))
+        if table:
+            yield Table(("m x n x k", "groups", "backend", "time", "reason"), table, right=("m x n x k", "groups"))
+
+
+@signature(GroupedOptions)
+@memory_errors
+def explain_grouped(
+    a: Array, b: Array, /, offsets: Array | None = None, *, out: Array | None = None, **options: Unpack[GroupedOptions]
+) -> GroupedDecision:
+    """Report the backends that :func:`grouped_matmul` would choose for the groups, and how unequal these are.
+
+    Nothing is prepared or computed.
+
+    Parameters
+    ----------
+    a, b, offsets, out, options : as of :func:`grouped_matmul`.
+
+    Returns
+    -------
+    A :class:`GroupedDecision`. Print it, or use it as data: ``decisions`` has a :class:`Decision` for each size.
+
+    Raises
+    ------
+    The errors of :func:`grouped_matmul` but NoBackendError for a product that no backend can run.
+
+    See Also
+    --------
+    grouped_matmul : the products.
+    explain : the decision for one product.
+
+    Examples
+    --------
+    >>> tokens, experts = np.ones((6, 2), np.float32), np.ones((3, 2, 4), np.float32)
+    >>> decision = gemmhub.explain_grouped(tokens, experts, np.array([4, 4, 6], np.int32), backend="numpy")
+    >>> decision.imbalance, decision.empty, list(decision.decisions), decision.chosen
+    (2.0, 1, [(4, 4, 2), (2, 4, 2)], ('numpy',))
+    """
+    values: dict[str, Any] = {name: x for name, x in options.items() if x is not None}
+    if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
+        return _of_lists(a, b, offsets, out, values)
+    if registered.deferring or registered.doors:
+        arguments = values if out is None else {"out": out, **values}
+        arrays = (a, b, offsets, out, *map(values.get, OPERANDS))
+        deferred = registered.deferred("explain_grouped", (a, b, offsets), arguments, arrays)
+        if deferred is not NotImplemented:
+            return deferred  # type: ignore[no-any-return]
+    call = calls.describe(a, b, offsets, out, values)
+    if out is not None:
+        out = calls.target(call, out) if call.arrays.device.type == "cpu" else out
+    decided: dict[Sizes, Decision] = {}
+    for part in call.parts:
+        if part.sizes not in decided and not part.empty:
+            into = None if out is None else call.cut(out)(part.group, part.span)
+            try:
+                decided[part.sizes] = api.explain(part.a, part.b, out=into, **part.options)
+            except InputError as error:
+                raise calls.named(error, None if call.stacked else part.group) from error
+    unassigned = call.extent - (call.ends[-1] if call.ends else 0)
+    sizes = tuple(part.sizes for part in call.parts) * (call.groups if call.stacked else 1)
+    return GroupedDecision(call.form.name, sizes, _ordered(decided), unassigned, call.stacked)
+
+
+def _of_lists(a: Any, b: Any, offsets: Any, out: Any, options: dict[str, Any]) -> GroupedDecision:
+    decided: dict[Sizes, Decision] = {}
+    sizes = []
+    for i, left, right, into, own in calls.each(a, b, offsets, out, options):
+        try:
+            decision = api.explain(left, right, out=into, **own)
+        except InputError as error:
+            raise calls.named(error, i) from error
+        problem = decision.problem
+        sizes.append((problem.m * problem.batch_count, problem.n, problem.k))
+        if not problem.empty:
+            decided.setdefault(sizes[-1], decision)
+    return GroupedDecision("lists", tuple(sizes), _ordered(decided))
+
+
+def _ordered(decided: dict[Sizes, Decision]) -> dict[Sizes, Decision]:
+    """The decisions, those of the largest products first."""
+    return dict(sorted(decided.items(), key=lambda item: -item[0][0] * item[0][1] * item[0][2]))

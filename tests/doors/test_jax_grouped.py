@@ -1,0 +1,115 @@
+"""Grouped products of JAX: ragged_dot against jax.lax.ragged_dot, gradients, and every form in traced functions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gemmhub
+from gemmhub.errors import DTypeError, InputError, ShapeError
+
+jax = pytest.importorskip("jax", reason="jax is not installed")
+pytest.importorskip("jax_tvm_ffi", reason="jax-tvm-ffi is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's, which jax-tvm-ffi imports where it is installed
+import jax.numpy as jnp  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from grouped import FORMS, operands, sizes_of, worst  # noqa: E402
+from products import BF16, F32, F64  # noqa: E402
+
+import gemmhub.jax as door  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, BF16], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_in_compiled_programs(form, dtype, rng):
+    a, b, ends = operands(rng, form, dtype, [3, *sizes_of(rng, 3)])
+    x, y = jnp.asarray(a), jnp.asarray(b)
+    offsets = None if ends is None else jnp.asarray(ends)
+    compiled = jax.jit(gemmhub.grouped_matmul)
+    for got in (compiled(x, y, offsets), gemmhub.grouped_matmul(x, y, offsets)):
+        assert isinstance(got, jax.Array)
+        assert worst(form, a, b, ends, np.asarray(got)) <= 1
+    got = jax.jit(lambda x, y: gemmhub.grouped_matmul(x, y, ends, alpha=-2, out_dtype="float64"))(x, y)
+    assert worst(form, a, b, ends, np.asarray(got), alpha=-2, out_dtype=F64) <= 1
+
+
+@pytest.mark.parametrize("sizes", [[3, 0, 5], [0, 0, 0], [8, 0, 0]], ids=str)
+def test_ragged_dot_is_that_of_jax(sizes, rng):
+    a, b, _ = operands(rng, "ragged m", F64, sizes)
+    x, w, groups = jnp.asarray(a), jnp.asarray(b), jnp.asarray(sizes, jnp.int32)
+
+    def loss(product):
+        return lambda x, w: jnp.sin(product(x, w, groups)).sum()
+
+    for transform in (lambda f: f, jax.jit):
+        got = transform(jax.value_and_grad(loss(door.ragged_dot), (0, 1)))(x, w)
+        expected = transform(jax.value_and_grad(loss(jax.lax.ragged_dot), (0, 1)))(x, w)
+        jax.tree.map(lambda p, q: np.testing.assert_allclose(p, q, rtol=1e-10, atol=1e-10), got, expected)
+    narrow = door.ragged_dot(x.astype(jnp.bfloat16), w.astype(jnp.bfloat16), groups, preferred_element_type=jnp.float32)
+    assert narrow.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_of_every_form_and_of_gradients(form, rng):
+    a, b, ends = operands(rng, form, F64, [2, 0, 1], m=2, n=2, k=2, beyond=1)
+    offsets = None if ends is None else jnp.asarray(ends)
+    f = lambda x, y: gemmhub.grouped_matmul(x, y, offsets, alpha=0.5)  # noqa: E731
+    check_grads(jax.jit(f), (jnp.asarray(a), jnp.asarray(b)), order=2, modes=["rev"])
+
+
+def test_gradients_have_the_dtypes_of_their_operands(rng):
+    a, b, _ = operands(rng, "ragged m", BF16, [3, 5])
+    x, y = jnp.asarray(a), jnp.asarray(b).astype(jnp.float32)
+    grads = jax.grad(lambda x, y: door.ragged_dot(x, y, jnp.asarray([3, 5])).sum(), (0, 1))(x, y)
+    assert [g.dtype for g in grads] == [jnp.bfloat16, jnp.float32]
+    assert not np.any(np.asarray(grads[0][8:]))
+
+
+def test_what_is_beyond_the_last_end_is_not_read(rng):
+    a, b, ends = operands(rng, "ragged m", F32, [2, 3], beyond=2)
+    a[5:] = np.nan
+    got = jax.jit(gemmhub.grouped_matmul)(jnp.asarray(a), jnp.asarray(b), jnp.asarray(ends))
+    assert worst("ragged m", a, b, ends, np.asarray(got)) <= 1
+
+
+def test_mistakes_are_named(rng):
+    a, b, ends = operands(rng, "ragged m", F32, [2, 3])
+    x, w = jnp.asarray(a), jnp.asarray(b)
+
+    def traced(**options):
+        return jax.jit(lambda x: gemmhub.grouped_matmul(x, w, ends, **options))(x)
+
+    with pytest.raises(InputError, match=r"activation: given to a grouped product in a function that JAX traces"):
+        traced(activation="relu")
+    with pytest.raises(InputError, match="precision"):
+        traced(precision="half")
+    with pytest.raises(DTypeError):
+        traced(out_dtype="int8")
+    with pytest.raises(ShapeError, match="3 ends for 2 groups"):
+        jax.jit(lambda x: gemmhub.grouped_matmul(x, w, jnp.asarray([1, 2, 3])))(x)
+    with pytest.raises(ShapeError, match="offsets: float"):
+        jax.jit(lambda x: gemmhub.grouped_matmul(x, w, jnp.asarray([1.0, 2.0])))(x)
+    with pytest.raises(ShapeError, match=r"lhs, rhs: shapes \(8, 7\) and \(7, 6\)"):
+        door.ragged_dot(x, w[0], jnp.asarray([1, 2]))
+    with pytest.raises(InputError, match="group_sizes: dtype float"):
+        door.ragged_dot(x, w, jnp.asarray([1.0, 2.0]))
+    with pytest.raises(TypeError, match="group_offset is not implemented"):
+        door.ragged_dot(x, w, jnp.asarray([1, 2]), group_offset=jnp.asarray([0]))
+    with pytest.raises(InputError, match="a dimension that vmap maps over"):
+        jax.vmap(lambda x: door.ragged_dot(x, w, jnp.asarray([1, 2])))(x[None])
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"offsets: group 1: offsets\[1\] = 9 is beyond the 8 rows of a"
+    ):
+        jax.jit(door.ragged_dot)(x, w, jnp.asarray([2, 7])).block_until_ready()

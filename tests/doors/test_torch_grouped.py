@@ -1,0 +1,232 @@
+"""grouped_matmul of torch tensors: gradients, torch's compiler, and torch's own grouped products."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.append(str(Path(__file__).parents[1]))
+
+from grouped import ACTIVATED, FORMS, cut, operands, sizes_of, worst  # noqa: E402
+from products import BF16, F32, F64, draw  # noqa: E402
+
+import gemmhub  # noqa: E402
+from gemmhub.errors import DeviceError, InputError, OutputError  # noqa: E402
+
+DIVIDED = FORMS[:3]
+
+
+def tensors(a, b, ends, **flags):
+    """The operands as tensors of torch."""
+    x, y = (to_torch(z).requires_grad_(flags.get("grad", False)) for z in (a, b))
+    return x, y, None if ends is None else torch.from_numpy(ends)
+
+
+def to_torch(x):
+    return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype == BF16 else torch.from_numpy(x)
+
+
+def to_numpy(x):
+    return x.view(torch.int16).numpy().view(BF16) if x.dtype is torch.bfloat16 else x.numpy()
+
+
+def leaves(rng, form, sizes, **more):
+    return tensors(*operands(rng, form, F64, sizes, **{"m": 4, "n": 4, "k": 3, **more}), grad=True)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F64], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_tensors(form, dtype, rng):
+    a, b, ends = operands(rng, form, dtype, [3, *sizes_of(rng, 3)])
+    x, y, offsets = tensors(a, b, ends)
+    got = gemmhub.grouped_matmul(x, y, offsets)
+    assert type(got) is torch.Tensor
+    assert worst(form, a, b, ends, to_numpy(got)) <= 1
+    out = torch.full_like(got, float("nan"))
+    version = out._version
+    assert gemmhub.grouped_matmul(x, y, offsets, out=out) is out
+    assert out._version > version
+    assert torch.equal(out, got)
+    assert torch.equal(gemmhub.grouped_matmul(x, y, ends), got)
+    assert gemmhub.spot_check_grouped(x, y, offsets, got)
+    assert gemmhub.explain_grouped(x, y, offsets).form == form
+
+
+@pytest.mark.parametrize(("form", "activation"), ACTIVATED)
+def test_gradients(form, activation, rng):
+    a, b, offsets = leaves(rng, form, [2, 0, 1], m=2, n=2, k=2, beyond=1)
+    shapes = [b.shape[-1:]] + [(3, b.shape[-1])] * (form != "ragged n")
+    for shape in shapes:
+        bias = torch.from_numpy(draw(rng, tuple(shape), F64)).requires_grad_()
+
+        def function(a, b, bias):
+            return gemmhub.grouped_matmul(a, b, offsets, bias=bias, activation=activation, alpha=-1.5)
+
+        if activation == "relu":  # not differentiable at 0: a draw may come too close
+            with torch.no_grad():
+                if function(a, b, bias).numel() and _near_zero(a, b, offsets, bias):
+                    continue
+        assert torch.autograd.gradcheck(function, (a, b, bias))
+        if activation != "relu":
+            assert torch.autograd.gradgradcheck(function, (a, b, bias), fast_mode=True)
+
+
+def _near_zero(a, b, offsets, bias):
+    x = gemmhub.grouped_matmul(a, b, offsets, bias=bias, alpha=-1.5)
+    return bool(((x != 0) & (x.abs() < 1e-4)).any())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_of_complex_tensors(form, rng):
+    a, b, ends = operands(rng, form, np.dtype(np.complex128), [2, 0, 3], m=3, n=2, k=2, beyond=1)
+    x, y, offsets = tensors(a, b, ends, grad=True)
+    assert torch.autograd.gradcheck(lambda x, y: gemmhub.grouped_matmul(x, y, offsets, alpha=1 - 2j), (x, y))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_of_bfloat16_are_rounded_once(form, rng):
+    a, b, ends = operands(rng, form, BF16, [5, 0, 3])
+    x, y, offsets = tensors(a, b, ends)
+    x, y = x.requires_grad_(), y.requires_grad_()
+    result = gemmhub.grouped_matmul(x, y, offsets)
+    g = to_torch(draw(rng, tuple(result.shape), BF16))
+    result.backward(g)
+    with torch.no_grad():
+        left = gemmhub.grouped_matmul(g, y.transpose(-2, -1), offsets)
+        right = gemmhub.grouped_matmul(x.transpose(-2, -1), g, offsets)
+    assert torch.equal(x.grad, left)
+    assert torch.equal(y.grad, right)
+
+
+def test_a_gradient_beyond_the_last_end_is_zero(rng):
+    a, b, offsets = leaves(rng, "ragged m", [2, 1], beyond=3)
+    bias = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    gemmhub.grouped_matmul(a, b, offsets, bias=bias).sum().backward()
+    assert not a.grad[3:].any()
+    assert torch.equal(bias.grad, torch.full((4,), 3.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_operator_passes_torchs_own_checks(form, rng):
+    a, b, offsets = leaves(rng, form, [2, 0, 3])
+    options = {"alpha": 2.0, "out_dtype": torch.float32, "bias": torch.zeros(b.shape[-1])}
+    for given in ({}, options):
+        found = torch.library.opcheck(torch.ops.gemmhub.grouped_matmul.default, (a, b, offsets), given)
+        assert set(found.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_compiled_functions(form, rng):
+    def layer(a, b, offsets):
+        return gemmhub.grouped_matmul(a, b, offsets, activation="gelu").sin().sum()
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for sizes in ([2, 0, 3], [4, 1, 1]):
+        a, b, offsets = leaves(rng, form, sizes)
+        value = compiled(a, b, offsets)
+        value.backward()
+        found = a.grad.clone(), b.grad.clone()
+        a.grad = b.grad = None
+        expected = layer(a, b, offsets)
+        expected.backward()
+        torch.testing.assert_close(value, expected)
+        torch.testing.assert_close(found, (a.grad, b.grad))
+
+
+def test_lists_have_gradients_and_are_compiled(rng):
+    a = [torch.from_numpy(draw(rng, (m, 3), F64)).requires_grad_() for m in (2, 1, 4)]
+    b = [torch.from_numpy(draw(rng, (3, n), F64)).requires_grad_() for n in (2, 3, 1)]
+    torch.autograd.gradcheck(lambda *x: gemmhub.grouped_matmul(list(x[:3]), list(x[3:])), (*a, *b))
+    compiled = torch.compile(lambda a, b: gemmhub.grouped_matmul(a, b), fullgraph=True, backend="aot_eager")
+    for got, x, y in zip(compiled(a, b), a, b):
+        torch.testing.assert_close(got, x @ y)
+
+
+def test_meta_tensors_have_shapes_alone():
+    a, b = torch.empty(5, 3, device="meta"), torch.empty(2, 3, 4, device="meta")
+    got = gemmhub.grouped_matmul(a, b, torch.empty(2, dtype=torch.int32, device="meta"), activation="swiglu")
+    assert got.is_meta
+    assert got.shape == (5, 2)
+
+
+def test_autocast_rounds_operands(rng):
+    a, b, ends = operands(rng, "ragged m", F32, [2, 0, 3])
+    x, y, offsets = tensors(a, b, ends)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = gemmhub.grouped_matmul(x, y, offsets)
+        recorded = gemmhub.grouped_matmul(x.clone().requires_grad_(), y, offsets)
+    assert got.dtype is recorded.dtype is torch.bfloat16
+    assert torch.equal(got, gemmhub.grouped_matmul(x.bfloat16(), y.bfloat16(), offsets))
+    assert torch.equal(recorded.detach(), got)
+
+
+def test_operations_are_counted(rng):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    for form, flops in zip(FORMS, (2 * 8 * 7 * 6, 2 * 5 * 8 * 6, 2 * 5 * 7 * 8, 2 * 3 * 5 * 7 * 6)):
+        x, y, offsets = tensors(*operands(rng, form, F32, [3, 0, 5], beyond=0))
+        with FlopCounterMode(display=False) as counter:
+            gemmhub.grouped_matmul(x, y, offsets)
+        assert counter.get_total_flops() == flops
+
+
+def test_lazily_conjugated_tensors(rng):
+    a, b, ends = operands(rng, "ragged m", np.dtype(np.complex64), [2, 3])
+    x, y, offsets = tensors(a, b, ends)
+    assert worst("ragged m", a.conj(), b, ends, gemmhub.grouped_matmul(x.conj(), y, offsets).numpy()) <= 1
+    recorded = gemmhub.grouped_matmul(x.conj().requires_grad_(), y, offsets)
+    assert torch.equal(recorded.detach(), gemmhub.grouped_matmul(x.conj(), y, offsets))
+
+
+def test_mistakes_are_named(rng):
+    a, b, offsets = leaves(rng, "ragged m", [2, 3])
+    with pytest.raises(OutputError, match="out: given where a requires grad"):
+        gemmhub.grouped_matmul(a, b, offsets, out=torch.empty(8, 4, dtype=torch.float64))
+    with pytest.raises(InputError, match=r"offsets: group 1: offsets\[1\] = 1 is below"):
+        gemmhub.grouped_matmul(a, b, torch.tensor([2, 1]))
+    with pytest.raises(InputError, match="scale_a: given to a grouped product whose gradients are recorded"):
+        gemmhub.grouped_matmul(a, b, offsets, scale_a=torch.ones(1))
+    with pytest.raises(DeviceError, match="b is torch on meta"):
+        gemmhub.grouped_matmul(a, b.to("meta"), offsets)
+    with pytest.raises(InputError, match=r"a: an ndarray .*; allowed: tensors"):
+        gemmhub.grouped_matmul(a.detach().numpy(), b, offsets)
+    with pytest.raises(InputError, match="alpha: '2' is not a number"):
+        gemmhub.grouped_matmul(a, b, offsets, alpha="2")
+    with pytest.raises(TypeError, match="'bais'; did you mean bias"):
+        gemmhub.grouped_matmul(a, b, offsets, bais=a)
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this torch has no grouped products")
+@pytest.mark.parametrize("form", FORMS)
+def test_use_takes_torchs_own(form, rng, monkeypatch):
+    a, b, ends = operands(rng, form, BF16, [16, 0, 8], m=16, n=32, k=16, beyond=8)
+    x, y, offsets = tensors(a, b, ends)
+    theirs = torch._grouped_mm(x, y, offs=offsets)
+    calls = []
+    from gemmhub._doors.torch import mode
+
+    original = mode.grouped_matmul
+    monkeypatch.setattr(mode, "grouped_matmul", lambda *x, **options: calls.append(options) or original(*x, **options))
+    with gemmhub.torch.use(precision="bf16"):
+        ours = torch._grouped_mm(x, y, offs=offsets)
+        again = torch.nn.functional.grouped_mm(x, y, offs=offsets)
+    assert calls == [{"precision": "bf16"}] * 2
+    assert worst(form, a, b, ends, to_numpy(ours)) <= 1
+    assert torch.equal(ours, again)
+    for (_, _, mine), (_, _, other) in zip(cut(form, a, b, ours, ends)[0], cut(form, a, b, theirs, ends)[0]):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this torch has no grouped products")
+def test_use_leaves_other_calls_to_torch(rng):
+    a, b, ends = operands(rng, "ragged m", BF16, [16, 8], n=32, k=16)
+    x, y, offsets = tensors(a, b, ends)
+    with gemmhub.torch.use():
+        for wrong in ((x, y, {}), (x.float(), y, {"offs": offsets}), (x[0], y, {"offs": offsets})):
+            with pytest.raises((RuntimeError, TypeError)) as caught:
+                torch._grouped_mm(wrong[0], wrong[1], **wrong[2])
+            assert not isinstance(caught.value, gemmhub.GemmhubError)

@@ -334,8 +334,11 @@ def _activated(x: Reference, activation: str, model: ErrorModel) -> Reference:
     # At an infinite argument a finite limit that is rounded is compared with its bound, unless the argument may be NaN.
     limit = np.isinf(parts[0]) & np.isfinite(function.formula(parts[0], NUMPY)) & bool(function.evaluation)
     clean = (clean[0] | limit, *clean[1:])
+    if function.degree > 1:  # the power of a finite argument may be beyond the accumulator
+        beyond = np.isfinite(parts[0]) & ~(np.abs(value) + bound < model.accumulator_largest)
+        overflow = (overflow[0] | beyond, *overflow[1:])
     uncertain = np.logical_or.reduce(overflow) | (limit & loose[0])
-    if function.evaluation:
+    if function.evaluation and not function.accurate:
         uncertain = uncertain | np.isneginf(parts[0])  # -inf times 0: the limit is 0, the computed value NaN
     if function.gate is not None:
         # An infinite factor is NaN where the other may be 0, and its sign is that of the other.

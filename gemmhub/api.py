@@ -85,13 +85,17 @@ def matmul(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **o
     pre_activation : array of the product's shape, written: what the activation is applied to. True makes it, and
         returns (result, pre-activation).
     amax : float32 array of one element, written: the largest magnitude of the result, before ``scale_out``.
-    activation : None, "relu", "gelu" (erf form), "gelu_tanh" or "silu". Gated ones make one column of two: "swiglu" is
-        silu of the first half of the columns times the second half, "geglu" gelu likewise, "swiglu_interleaved" takes
-        columns 2 j and 2 j + 1.
+    activation : None, "relu", "gelu" (erf form), "gelu_tanh", "silu", "tanh", "sigmoid", "relu_squared", "leaky_relu"
+        (slope 0.01, torch's default) or "hardswish". Gated ones make one column of two: "swiglu" is silu of the first
+        half of the columns times the second half, "geglu" gelu likewise, "swiglu_interleaved" takes columns 2 j and
+        2 j + 1.
     precision : "ieee" (default), "bf16x3", "tf32" or "bf16": what float32 operands may be rounded to.
     reproducible : "run": bitwise equal results for the same operands (strides included), with or without out. "batch":
         also, each row has the same bits whatever other rows there are, in any position or batch. The name of an order
         of sums, as :func:`explain` prints it: the same, in that order. None for no promise; "off" undoes a setting.
+    symmetric : True promises that the product, and c, are symmetric: the lower triangle is computed and mirrored, so
+        that the result is symmetric bit for bit. It goes with alpha, beta and c. :func:`spot_check` finds a false
+        promise.
     backend : name of the one backend to use.
     stream : native handle of the device stream to work on; None for the array library's current one.
 

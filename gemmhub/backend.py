@@ -204,9 +204,10 @@ class Backend(ABC):
     takes: ClassVar[Mapping[str, frozenset[str] | None]] = {}
     """The features it was written for beside ``a @ b``, by name and by value: of each operand its forms
     (:attr:`gemmhub.operands.Operand.form`), of "activation" and "precision" the names, of "reproducible" the promises
-    "run" and "batch", None for any. :func:`answer` refuses a problem with anything else, so that a backend which was
-    written before a function or an operand existed never computes without it. Whether it runs a problem with what it
-    takes, :meth:`offer` answers. :data:`BASIC` is such a mapping.
+    "run" and "batch", None for any. "symmetric", of which the value is None, promises that the result of a
+    :attr:`~gemmhub.problem.GemmProblem.symmetric` problem is symmetric bit for bit. :func:`answer` refuses a problem
+    with anything else, so that a backend which was written before a function or an operand existed never computes
+    without it. Whether it runs a problem with what it takes, :meth:`offer` answers. :data:`BASIC` is such a mapping.
 
     "batch" promises of a :attr:`~gemmhub.problem.GemmProblem.pinned` problem that the bits of a row of the result do
     not depend on m, its position, the batch, the layout of a, threads or out; that the order of the first candidate
@@ -305,6 +306,8 @@ def untaken(backend: Backend, problem: GemmProblem) -> Refusal | None:
             return _refusal(
                 f"it does not promise the bits of {what}", "leave reproducible= out, or choose another backend"
             )
+    if problem.symmetric and "symmetric" not in takes:
+        return _refusal("it does not compute one triangle of a symmetric product", "leave symmetric= out")
     if problem.groups is not None and "groups" not in takes:
         return _refusal("it has no grouped products", "multiply the groups one by one")
     return None

@@ -125,9 +125,11 @@ class Epilogue:
     gradient: Callable[[Array, Functions], Array]
     """``f'(x, functions)``, likewise."""
     slope: float
-    """An upper bound of abs(f'): how much an error of the argument can grow."""
+    """An upper bound of abs(f'), or of abs(f'(x)) / abs(x) ** (degree - 1): how much an error of the argument can
+    grow."""
     evaluation: float
-    """Roundings, relative to the argument, that evaluating the function may cost; 0 for none."""
+    """Roundings that evaluating the function may cost, relative to the argument unless it is :attr:`accurate`; 0 for
+    none."""
     expression: str
     """f in C, of a float ``x``, for kernels that are compiled at run time. Beside the operators it may use the
     functions that :mod:`gemmhub.kit.epilogue_source` declares."""
@@ -136,6 +138,14 @@ class Epilogue:
     and 2 j + 1. The first is the gate."""
     from_result: bool = False
     """Whether f' can be computed from f(x) instead of x, as that of relu."""
+    accurate: bool = False
+    """Whether ``evaluation`` is relative to abs(f(x)) + abs(x f'(x)), as roundings of the result and of the argument
+    are. The usual formulas of gelu and silu cancel where f is small, and are accurate relative to abs(x) only."""
+    degree: int = 1
+    """The power that abs(f(x)) grows by: it is at most max(1, abs(x)) ** degree."""
+    arithmetic: bool = False
+    """Whether the formula consists of additions, multiplications and comparisons, whose bits are the same wherever
+    an element lies in an array."""
 
     @property
     def arity(self) -> int:
@@ -172,8 +182,11 @@ class Epilogue:
         a gate, and ``underflow`` the absolute error of either.
         """
         (x, *up), (error, *others) = parts, errors
-        value = np.abs(self.formula(x, NUMPY))
-        error = self.slope * error + evaluation * (np.abs(x) + error) + underflow
+        value, size = np.abs(self.formula(x, NUMPY)), np.abs(x)
+        grown = self.slope * error if self.degree == 1 else self.slope * (size + error) ** (self.degree - 1) * error
+        if self.accurate:  # within the error, the size grows by a few times what f does
+            size, error = value + size * np.abs(self.gradient(x, NUMPY)), 4 * grown
+        error = grown + evaluation * (size + error) + underflow
         # Of an infinite argument the function has no error but that of its finite limit.
         error = np.where(np.isinf(x) & np.isfinite(value), evaluation * value + underflow, error)
         if not up:
@@ -228,13 +241,64 @@ def _gelu_tanh_gradient(x: Array, functions: Functions) -> Array:
     return sigmoid * (1 + near * (1 - sigmoid) * _SCALE * (1 + 3 * _CUBIC * square))
 
 
+def _tanh(x: Array, functions: Functions) -> Array:
+    return functions.tanh(x)
+
+
+def _tanh_gradient(x: Array, functions: Functions) -> Array:
+    value = functions.tanh(x)
+    return 1 - value * value
+
+
+def _sigmoid(x: Array, functions: Functions) -> Array:
+    return functions.sigmoid(x)
+
+
+def _sigmoid_gradient(x: Array, functions: Functions) -> Array:
+    value = functions.sigmoid(x)
+    return value * (1 - value)
+
+
+def _relu_squared(x: Array, functions: Functions) -> Array:
+    value = functions.clip(x, 0, None)
+    return value * value
+
+
+def _relu_squared_gradient(x: Array, functions: Functions) -> Array:
+    return 2 * functions.clip(x, 0, None)
+
+
+_LEAK = 0.01
+"""The slope of leaky_relu on the left, torch's default."""
+
+
+def _leaky_relu(x: Array, functions: Functions) -> Array:
+    return functions.where(x < 0, _LEAK * x, x)
+
+
+def _leaky_relu_gradient(x: Array, functions: Functions) -> Array:
+    return functions.where(x > 0, 1.0, functions.where(x <= 0, _LEAK, x))
+
+
+def _hardswish(x: Array, functions: Functions) -> Array:
+    low = functions.clip(x, _LOW, None)
+    return low * (functions.clip(low + 3, 0, 6) / 6)  # in this order the largest numbers do not overflow
+
+
+def _hardswish_gradient(x: Array, functions: Functions) -> Array:
+    return functions.where(x <= -3, 0.0, functions.where(x >= 3, 1.0, x / 3 + 0.5))
+
+
 _SILU = "gated(x, x)"
 _GELU = "normal_weighted(x)"
 
 EPILOGUES: dict[str, Epilogue] = {
     x.name: x
     for x in (
-        Epilogue("relu", "max(x, 0)", _relu, _relu_gradient, 1.0, 0.0, "x < 0.0f ? 0.0f : x", from_result=True),
+        Epilogue(
+            "relu", "max(x, 0)", _relu, _relu_gradient, 1.0, 0.0, "x < 0.0f ? 0.0f : x", from_result=True,
+            arithmetic=True,
+        ),
         Epilogue(
             "gelu", "x Φ(x), Φ the normal distribution function (erf): torch's default", _gelu, _gelu_gradient, 1.13,
             8.0, _GELU,
@@ -246,6 +310,24 @@ EPILOGUES: dict[str, Epilogue] = {
             "gated(x, x * (1.5957691216057308f + 0.07135481627159286f * x * x))",
         ),
         Epilogue("silu", "x / (1 + exp(-x))", _silu, _silu_gradient, 1.1, 8.0, _SILU),
+        Epilogue("tanh", "tanh(x)", _tanh, _tanh_gradient, 1.0, 8.0, "tanhf(x)", accurate=True),
+        Epilogue(
+            "sigmoid", "1 / (1 + exp(-x))", _sigmoid, _sigmoid_gradient, 0.25, 8.0, "gated(1.0f, x)", accurate=True
+        ),
+        # The activation of Primer (arXiv:2109.08668).
+        Epilogue(
+            "relu_squared", "max(x, 0)²", _relu_squared, _relu_squared_gradient, 2.0, 1.0, "x < 0.0f ? 0.0f : x * x",
+            accurate=True, degree=2, arithmetic=True,
+        ),
+        Epilogue(
+            "leaky_relu", "x, or 0.01 x where x < 0: torch's default slope", _leaky_relu, _leaky_relu_gradient, 1.0,
+            2.0, "x < 0.0f ? 0.01f * x : x", from_result=True, accurate=True, arithmetic=True,
+        ),
+        # The piecewise silu of MobileNetV3 (arXiv:1905.02244).
+        Epilogue(
+            "hardswish", "x min(max(x + 3, 0), 6) / 6", _hardswish, _hardswish_gradient, 1.5, 4.0,
+            "x <= -3.0f ? 0.0f : x >= 3.0f ? x : x * (x + 3.0f) * 0.16666667f", accurate=True, arithmetic=True,
+        ),
         # Gated linear units of Shazeer (arXiv:2002.05202).
         Epilogue("swiglu", "silu(gate) up", _silu, _silu_gradient, 1.1, 8.0, _SILU, gate="halves"),
         Epilogue("swiglu_interleaved", "silu(gate) up", _silu, _silu_gradient, 1.1, 8.0, _SILU, gate="interleaved"),

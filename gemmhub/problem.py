@@ -68,6 +68,9 @@ class GemmProblem:
     for no promise."""
     device: Device = CPU
     """Where all operands and the result are."""
+    symmetric: bool = False
+    """The caller's promise that the product (m = n), and c, are symmetric: the lower triangle may be computed alone,
+    and the result must be symmetric bit for bit."""
     packed_by: str | None = None
     """The backend that packed b; only that one may run the problem, and its kernel gets the packed form."""
     groups: int | None = None
@@ -197,6 +200,7 @@ class GemmProblem:
         natural = natural_compute_dtype(self.a.dtype, self.b.dtype, self.out.dtype)
         parts += [f"compute={self.compute_dtype.name}"] * (self.compute_dtype != natural)
         parts += [f"reproducible={self.reproducible}"] * (self.reproducible is not None)
+        parts += ["symmetric"] * self.symmetric
         parts += ["packed"] * (self.packed_by is not None)
         parts += [f"{name}={x.note}" for name, x in self.operands.items() if name not in ("c", "bias")]
         parts += [f"groups={self.groups}"] * (self.groups is not None)

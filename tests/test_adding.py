@@ -22,7 +22,7 @@ BLOCKS = dict(
 )
 CHANGES = [
     ("operands.py", "a row of OPERANDS", '"""The rows by name', "a product with a residual"),
-    ("epilogues.py", "an object of EPILOGUES", '"""Epilogues by the name that', "a product with tanh"),
+    ("epilogues.py", "an object of EPILOGUES", '"""Epilogues by the name that', "a product with lecun_tanh"),
 ]
 
 

@@ -27,6 +27,13 @@ DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 GATED = [name for name in EPILOGUES if name not in ELEMENTWISE]
 
 
+LIMITS = {
+    "tanh": ((-1, 1), (0, 0)), "sigmoid": ((0, 1), (0, 0)), "relu_squared": ((0, np.inf), (0, np.inf)),
+    "leaky_relu": ((-np.inf, np.inf), (0.01, 1)),
+}  # fmt: skip
+"""Values and slopes at the infinities, of epilogues that are not 0 and x there."""
+
+
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_the_gradient_is_that_of_the_formula(name):
     x = np.concatenate([np.linspace(-12, 12, 4801) + 1e-3, [-400.0, 400.0]])
@@ -38,21 +45,33 @@ def test_the_gradient_is_that_of_the_formula(name):
 
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_the_slope_bounds_the_gradient_closely(name):
-    gradient = np.abs(EPILOGUES[name].gradient(np.linspace(-30, 30, 60001), NUMPY))
-    assert 0.98 * EPILOGUES[name].slope < gradient.max() <= EPILOGUES[name].slope
+    x, function = np.linspace(-30, 30, 60001), EPILOGUES[name]
+    slope = np.abs(function.gradient(x, NUMPY)) / np.abs(x + (x == 0)) ** (function.degree - 1)
+    assert 0.98 * function.slope < slope.max() <= function.slope
+    assert np.all(np.abs(function.formula(x, NUMPY)) <= np.maximum(1, np.abs(x)) ** function.degree)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_at_the_ends(name, dtype):
-    ends = np.array([-np.inf, np.inf, np.nan, 0.0, -1e30, 1e30], dtype)
+    ends = np.array([-np.inf, np.inf, np.nan, 0.0, -1e18, 1e18], dtype)
     function = EPILOGUES[name]
+    limits, slopes = LIMITS.get(name, ((0, np.inf), (0, 1)))
     with np.errstate(all="raise", under="ignore"):
         values, gradients = function.formula(ends, NUMPY), function.gradient(ends, NUMPY)
     assert values.dtype == gradients.dtype == dtype
-    assert np.array_equal(values[:2], [0, np.inf])
+    assert np.array_equal(values[:2], limits)
     assert np.isnan([values[2], gradients[2]]).all()
-    np.testing.assert_allclose(gradients[[0, 1, 4, 5]], [0, 1, 0, 1], atol=1e-18)
+    np.testing.assert_allclose(gradients[:2], dtype(slopes), atol=1e-18)
+    np.testing.assert_allclose(gradients[4:], dtype(slopes if name != "relu_squared" else (0, 2e18)), atol=1e-18)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["tanh", "leaky_relu", "hardswish"])
+def test_the_sign_of_zero_stays(name, dtype):
+    values = EPILOGUES[name](np.array([0.0, -0.0], dtype))
+    assert np.array_equal(values, [0, 0])
+    assert np.signbit(values).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -66,10 +85,16 @@ def test_the_formulas_are_those_of_the_literature(dtype):
             0.5 * value * (1 + math.tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3))) for value in wide
         ],
         "silu": [value / (1 + math.exp(-value)) for value in wide],
+        "tanh": [math.tanh(value) for value in wide],
+        "sigmoid": [1 / (1 + math.exp(-value)) for value in wide],
+        "relu_squared": [value**2 if value > 0 else 0.0 for value in wide],
+        "leaky_relu": [value if value > 0 else value / 100 for value in wide],
+        "hardswish": [value * min(max(value + 3, 0.0), 6.0) / 6 for value in wide],
     }  # fmt: skip
     for name, expected in exact.items():
         function = EPILOGUES[name]
-        bound = function.evaluation * np.finfo(dtype).eps / 2 * np.abs(x).astype(np.float64)
+        arguments, errors = np.array(wide), np.zeros(len(wide))
+        bound = function.bound((arguments,), (errors,), function.evaluation * np.finfo(dtype).eps / 2, 0.0, 0.0)
         assert np.all(np.abs(function(x).astype(np.float64) - expected) <= bound), name
     assert tuple(exact) == ELEMENTWISE
 
@@ -123,10 +148,10 @@ def test_products_with_a_gate(name, rng):
 
 ADDED = {
     name: Epilogue(
-        name, "tanh x", lambda x, f: f.tanh(x), lambda x, f: 1 - f.tanh(x) ** 2, slope=1.0, evaluation=8.0,
-        expression="tanhf(x)", gate=gate,
+        name, "2 tanh x", lambda x, f: 2 * f.tanh(x), lambda x, f: 2 - 2 * f.tanh(x) ** 2, slope=2.0, evaluation=8.0,
+        expression="2.0f * tanhf(x)", gate=gate,
     )
-    for name, gate in (("tanh", None), ("tanhglu", "halves"))
+    for name, gate in (("twice_tanh", None), ("tanhglu", "halves"))
 }  # fmt: skip
 
 
@@ -222,7 +247,7 @@ def test_an_added_one_has_a_gradient_in_torch(added):
 
     def expected(a, b):
         x = a @ b
-        return torch.tanh(x) if EPILOGUES[added].gate is None else torch.tanh(x[:, :3]) * x[:, 3:]
+        return 2 * (torch.tanh(x) if EPILOGUES[added].gate is None else torch.tanh(x[:, :3]) * x[:, 3:])
 
     got, want = gemmhub.matmul(a, b, activation=added), expected(a, b)
     torch.testing.assert_close(got, want)
@@ -238,7 +263,7 @@ def test_an_added_one_has_a_gradient_in_jax(added, rng):
 
     def expected(a, b):
         x = a @ b
-        return jax.numpy.tanh(x) if EPILOGUES[added].gate is None else jax.numpy.tanh(x[:, :3]) * x[:, 3:]
+        return 2 * (jax.numpy.tanh(x) if EPILOGUES[added].gate is None else jax.numpy.tanh(x[:, :3]) * x[:, 3:])
 
     def total(function):
         return jax.grad(lambda a, b: (function(a, b) ** 2).sum(), argnums=(0, 1))
@@ -252,7 +277,7 @@ def test_an_added_one_has_a_gradient_in_jax(added, rng):
 def test_an_added_one_is_in_the_source_of_kernels(added):
     assert epilogue_source.numbers(("relu", added)) == {None: 0, "relu": 1, added: 2}
     text = epilogue_source.source(("relu", added))
-    assert f"activated<2>(float x) {{ return tanhf(x); }}  // {added}" in text
+    assert f"activated<2>(float x) {{ return 2.0f * tanhf(x); }}  // {added}" in text
 
 
 def test_names_that_are_no_epilogue(added):

@@ -410,7 +410,7 @@ def test_c_and_beta_belong_together(warm):
 
 
 @pytest.mark.parametrize("argument", ["activation", "precision"])
-@pytest.mark.parametrize("value", ["", "RELU", "tanh", "fp32", 1, True, ["relu"], np.array(["relu", "x"]), b"relu"])
+@pytest.mark.parametrize("value", ["", "RELU", "swish", "fp32", 1, True, ["relu"], np.array(["relu", "x"]), b"relu"])
 def test_unknown_option_values(argument, value, warm):
     assert refused({argument: value}, InputError, warm=warm).argument == argument
 

@@ -80,6 +80,18 @@ def quantized() -> list[str]:
     return tables.rows(head, [(*key, *(found.get(x, "-") for x in threads)) for key, found in sorted(every.items())])
 
 
+def symmetric() -> list[str]:
+    """Return a row for each dtype: the backend, and the plain product's time over the symmetric one's, by size."""
+    products = results.load(results.FOLDER / "cpu" / "symmetric.json")["products"]
+    sizes = sorted({row["n"] for row in products})
+    ratios: dict[tuple[str, str], dict[int, str]] = {}
+    for row in products:
+        cell = f"{1e3 * row['symmetric']:.1f} ms, {row['ratio']:.2f}"
+        ratios.setdefault((row["dtype"], row["backend"]), {})[row["n"]] = cell
+    head = ("dtype", "backend", *(f"n = {n}: symmetric, speedup" for n in sizes))
+    return tables.rows(head, [(*key, *(found.get(n, "-") for n in sizes)) for key, found in ratios.items()])
+
+
 def _text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 

@@ -124,7 +124,13 @@ class Claims:
 
 def known_forms(name: str) -> tuple[str, ...]:
     """The forms of an operand, or the values of an option, that :attr:`Claims.takes` may name."""
-    options = {"activation": EPILOGUES, "precision": PRECISIONS, "reproducible": ("run", "batch"), "groups": ()}
+    options = {
+        "activation": EPILOGUES,
+        "precision": PRECISIONS,
+        "reproducible": ("run", "batch"),
+        "groups": (),
+        "symmetric": (),
+    }
     if name in options:
         return tuple(options[name])
     if name not in OPERANDS:

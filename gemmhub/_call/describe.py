@@ -68,6 +68,8 @@ def describe(a: Any, b: Any, out: Any, request: Request, *, specs: bool = False)
         native_b = packed.payload
         b_shape, b_dtype = packed.shape, packed.dtype
     batch, m, n, k, shape = product_shapes(native_a.shape, b_shape)
+    if request.symmetric:
+        check_square(native_a.shape, b_shape, packed_by)
     out_shape, out_columns = result_shape(shape, n, len(b_shape), request.activation)
 
     native_out = None if out is None else arrays.target(out, out_shape)
@@ -119,6 +121,7 @@ def describe(a: Any, b: Any, out: Any, request: Request, *, specs: bool = False)
         reproducible=request.settings.reproducible,
         device=arrays.device,
         packed_by=packed_by,
+        symmetric=request.symmetric,
     )
     if packed is not None:
         packed.check(problem)
@@ -133,6 +136,14 @@ def describe(a: Any, b: Any, out: Any, request: Request, *, specs: bool = False)
         arrays, problem, out_shape, native_a, native_b, native_out, exact, wanted is None, product, operands,
         packed is not None,
     )  # fmt: skip
+
+
+def check_square(a: tuple[int, ...], b: tuple[int, ...], packed_by: str | None = None) -> None:
+    """Refuse operands whose product is no square matrix, and a packed b."""
+    if packed_by is not None:
+        raise InputError("symmetric", "True with a packed b", "an unpacked b", "multiply by b itself")
+    if min(len(a), len(b)) < 2 or a[-2] != b[-1]:
+        raise ShapeError("symmetric", f"True for shapes {a} and {b}", "a (..., n, k) and b (..., k, n)")
 
 
 def result_shape(

@@ -133,6 +133,8 @@ class Families:
             return None
         if k != inner:
             return None
+        if options.get("symmetric") and m != n:
+            return None
         key: Key = (_settings(), a.dtype, b.dtype, rows, cols)
         wide = n
         if options.get("activation") is not None:

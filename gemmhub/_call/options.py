@@ -46,7 +46,13 @@ class LinearOptions(ContractionOptions, total=False):
     scale_out: Any
     pre_activation: Any
     amax: Any
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "swiglu_interleaved", "geglu"] | None
+    activation: (
+        Literal[
+            "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu_squared", "leaky_relu", "hardswish", "swiglu",
+            "swiglu_interleaved", "geglu",
+        ]
+        | None
+    )  # fmt: skip
     stream: Any
 
 
@@ -54,6 +60,7 @@ class Options(LinearOptions, total=False):
     """The keyword arguments of a product; :func:`gemmhub.matmul` documents each."""
 
     bias: Any
+    symmetric: bool
 
 
 class Option(NamedTuple):
@@ -74,6 +81,7 @@ OPTIONS: dict[str, Option] = {
     "activation": Option(None),
     "precision": Option(None),
     "reproducible": Option(None),
+    "symmetric": Option(False),
     "backend": Option(None),
     "stream": Option(None, "presence"),
 }
@@ -120,6 +128,8 @@ class Request:
     stream: Any
     operands: Mapping[str, Any]
     """The operands that the call has, by name."""
+    symmetric: bool = False
+    """Whether the caller promises that the product, and c, are symmetric."""
 
     @property
     def rest(self) -> tuple[Any, ...]:
@@ -206,7 +216,10 @@ def with_scalars(options: Options) -> dict[str, Any]:
 
 
 def refuse_operands(options: Mapping[str, Any], allowed: Container[str], where: str) -> None:
-    """InputError for an operand that is not ``allowed`` in a call: ``where`` names the class of calls."""
+    """InputError for an operand that is not ``allowed`` in a call, and for ``symmetric``: ``where`` names the class of
+    calls."""
+    if options.get("symmetric"):
+        raise InputError("symmetric", f"given {where}", "False: not implemented there", "leave symmetric= out")
     for name in ARRAYS:
         if name not in allowed and options.get(name) is not None:
             raise InputError(name, f"given {where}", "None: not implemented there", f"leave {name}= out")
@@ -330,7 +343,27 @@ def request(options: Options) -> Request:
         if isinstance(operands.get(name), bool):
             allowed = "an array to write" + ", or True in matmul" * (name == "pre_activation")
             raise InputError(name, f"{operands[name]}", allowed)
-    return Request(settings, out_dtype, alpha, beta, activation, stream, operands)
+    return Request(settings, out_dtype, alpha, beta, activation, stream, operands, _symmetric(values, settings))
+
+
+def _symmetric(values: Mapping[str, Any], settings: config.Settings) -> bool:
+    """The value of ``symmetric``; InputError where the call has something that symmetric products do not."""
+    symmetric = values["symmetric"]
+    if symmetric is not True and symmetric is not False:
+        raise InputError("symmetric", f"{symmetric!r:.80}", "True, False")
+    if not symmetric:
+        return False
+    others = [name for name in (*ARRAYS, "activation") if name != "c" and values[name] is not None]
+    if others:
+        raise InputError(
+            others[0], "given with symmetric=True", "a, b, c, alpha and beta", f"apply {others[0]}= to the product"
+        )
+    if promises.pins_rows(settings.reproducible):
+        raise InputError(
+            "reproducible", f"{settings.reproducible!r} with symmetric=True, where elements of a row are copied from "
+            "other rows", 'None, "run"', "leave symmetric= out",
+        )  # fmt: skip
+    return True
 
 
 def check(options: Mapping[str, Any]) -> bool:

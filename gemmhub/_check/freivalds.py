@@ -22,6 +22,7 @@ from gemmhub._check.affine import Affine
 from gemmhub._check.nonfinite import Cells, Suspects
 from gemmhub._check.product import Product
 from gemmhub.accuracy import ErrorModel, gamma
+from gemmhub.epilogues import EPILOGUES
 
 Array = Any
 
@@ -318,10 +319,11 @@ def not_int32(c: Array) -> Array:
 def outliers(product: Product, batch: tuple[int, ...], c: Array) -> Array:
     """The elements (i, j) of a floating result that are largest beside what their operands can make.
 
-    By Cauchy and Schwarz no sum of products is larger than the product of two 2-norms, and relu, gelu and silu are no
-    larger than their argument. What comes first is not finite though its operands are.
+    By Cauchy and Schwarz no sum of products is larger than the product of two 2-norms, and an activation is no larger
+    than a power of its argument, or than 1. What comes first is not finite though its operands are.
     """
     cells, affine = Cells(_CERTAIN), Affine.of(product, batch)
+    degree = 1 if product.activation is None else EPILOGUES[product.activation].degree
     with np.errstate(all="ignore"):
         bare = Side.survey(product.a[batch], 1), Side.survey(product.b[batch], 0)
         left, right = (side.scaled(*x) for side, x in zip(bare, affine.lines))
@@ -332,7 +334,7 @@ def outliers(product: Product, batch: tuple[int, ...], c: Array) -> Array:
             limit = left.norm[rows, None] * right.norm[argument] + size
             finite = left.finite[rows, None] & right.finite[argument] & np.isfinite(addend)
             shape = (*tile.shape, product.per_column)
-            limit, finite = limit.reshape(shape).prod(-1), finite.reshape(shape).all(-1)
+            limit, finite = limit.reshape(shape).prod(-1) ** degree, finite.reshape(shape).all(-1)
             beside = np.where(tile == 0, 0.0, np.abs(tile) / limit)
             beside = np.where(finite, np.where(np.isnan(beside), inf, beside), -1.0)
             count = min(_CERTAIN, beside.size)

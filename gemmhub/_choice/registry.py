@@ -120,7 +120,7 @@ class Entry:
 
 def _misstated(backend: Backend, remedy: str) -> Refusal | None:
     """The refusal of a backend whose ``takes`` names no operand, or no forms."""
-    known = {*OPERANDS, "activation", "precision", "reproducible", "groups"}
+    known = {*OPERANDS, "activation", "precision", "reproducible", "groups", "symmetric"}
     for name, forms in backend.takes.items():
         if name not in known:
             return Refusal(f"its takes names {name!r}; allowed: {', '.join(sorted(known))}", remedy)

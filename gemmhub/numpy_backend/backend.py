@@ -12,6 +12,7 @@ import numpy as np
 from gemmhub.backend import Array, Backend, Candidate, Kernel, Offer
 from gemmhub.capability import CPU, Copy, Ready, Refusal
 from gemmhub.dtypes import DType, holds, name_of
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.kit.floats import DefaultMode
 from gemmhub.layout import MatrixLayout
 from gemmhub.numpy_backend.blocked import BlockedGemm, by_block, work_dtypes
@@ -19,6 +20,7 @@ from gemmhub.numpy_backend.ending import CopyTo, Ending, combine, terms_of
 from gemmhub.numpy_backend.probe import probe, sgemm_rate
 from gemmhub.numpy_backend.scratch import unleased
 from gemmhub.numpy_backend.small import READ, with_epilogue
+from gemmhub.numpy_backend.symmetric import HALF, SHARE, symmetric_kernel
 from gemmhub.operands import OPERANDS
 from gemmhub.problem import GemmProblem, Operand, Scale
 
@@ -45,7 +47,7 @@ class NumpyBackend(Backend):
     takes: ClassVar[Mapping[str, frozenset[str] | None]] = dict.fromkeys(
         (
             *(name for name, row in OPERANDS.items() if row.role == "term"), "scale_a", "scale_b", "scale_out",
-            "pre_activation", "amax", "activation", "precision", "reproducible",
+            "pre_activation", "amax", "activation", "precision", "reproducible", "symmetric",
         )
     )  # fmt: skip
 
@@ -55,7 +57,7 @@ class NumpyBackend(Backend):
     def offer(self, problem: GemmProblem) -> Offer | Refusal:
         if problem.device != CPU:
             return Refusal(f"the operands are on {problem.device}", "copy them to the host, or install its plugin")
-        if problem.pinned and problem.activation not in (None, "relu"):
+        if problem.pinned and problem.activation is not None and not EPILOGUES[problem.activation].arithmetic:
             return Refusal(
                 f"NumPy does not promise that its exponential function, which {problem.activation} needs, has the same "
                 "bits at each position of an array",
@@ -67,6 +69,9 @@ class NumpyBackend(Backend):
 
     def seconds(self, problem: GemmProblem) -> float:
         """Return the expected seconds of a call."""
+        return self._seconds(problem) * (SHARE if problem.symmetric else 1)
+
+    def _seconds(self, problem: GemmProblem) -> float:
         dtypes = work_dtypes(problem)
         if dtypes is None:
             return _CALL + problem.flops / _SCALAR_RATE
@@ -84,6 +89,8 @@ class NumpyBackend(Backend):
         return seconds + 10e-6 + converted / _CONVERT_RATE
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
+        if problem.symmetric:
+            return symmetric_kernel(problem, lambda part: self.prepare(part, candidate, workspace_limit))
         if work_dtypes(problem) is None:
             return _loop_kernel(problem)
         if problem.plain and _is_native(problem):
@@ -107,6 +114,10 @@ class NumpyBackend(Backend):
 
 
 def _remark(problem: GemmProblem) -> str:
+    return _how(problem) + HALF * problem.symmetric
+
+
+def _how(problem: GemmProblem) -> str:
     dtypes = work_dtypes(problem)
     if dtypes is None:
         return f"NumPy's scalar loops in {problem.compute_dtype}: no BLAS for these integers"

@@ -358,7 +358,7 @@ def refused(mesh: Any) -> None:
         ((x, y), {"c": x}, InputError, "beta"),
         ((x, y), {"out": placed(torch.zeros(8, 5), mesh, [Replicate()])}, OutputError, "out"),
         ((x, y), {"stream": 0}, InputError, "stream"),
-        ((x, y), {"activation": "tanh"}, InputError, "activation"),
+        ((x, y), {"activation": "swish"}, InputError, "activation"),
         ((x, y), {"scale_a": torch.ones(1)}, InputError, "scale_a: given with a DTensor"),
         ((x, y), {"pre_activation": True}, InputError, "pre_activation: given with a DTensor"),
         ((DTensor.from_local(a, mesh, [Partial("max")]), y), {}, InputError, "Partial"),

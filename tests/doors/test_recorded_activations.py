@@ -17,13 +17,19 @@ from gemmhub import accuracy, dtypes
 from gemmhub.epilogues import ELEMENTWISE, EPILOGUES, NUMPY
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's and JAX's own
-BEND = {"relu": 0.0, "gelu": 0.8, "gelu_tanh": 1.13, "silu": 0.6}
-"""Upper bounds of the magnitudes of the second derivatives. That of relu is 0 but at 0, where no sum here is."""
+BEND = {
+    "relu": 0.0, "gelu": 0.8, "gelu_tanh": 1.13, "silu": 0.6, "tanh": 0.77, "sigmoid": 0.1, "relu_squared": 2.0,
+    "leaky_relu": 0.0, "hardswish": 0.34,
+}  # fmt: skip
+"""Upper bounds of the magnitudes of the second derivatives. Those of relu and leaky_relu are 0 but at 0, where no sum
+here is."""
 
 
-def operands(rng, dtype):
+def operands(rng, dtype, activation=None, wanted=None):
     """a, b, bias and the gradient of the result; the rows of a hold what the others do not."""
     large = 3e4 if dtype == F16 else 1e20
+    if activation == "relu_squared":  # of which the gradient, too, would overflow, to infinities of both signs
+        large = 30 if F16 in (dtype, wanted) else 1e9
     rows = [*rng.standard_normal((4, 6)), *np.multiply.outer([-300, 20, large, -large, -0.7], np.ones(6))]
     a, b = np.array(rows), np.abs(rng.standard_normal((6, 5))) + 0.5
     return tuple(x.astype(dtype) for x in (a, b, rng.standard_normal(5), rng.standard_normal((9, 5))))
@@ -147,7 +153,7 @@ def test_values_and_gradients(door, dtype, wanted, activation, rng):
         pytest.skip(f"{NEEDED.get(door, 'torch')} is not installed")
     if door in ("Linear", "autocast") and (wanted is not None or (door == "autocast" and dtype not in (F16, BF16))):
         pytest.skip("no such call")
-    a, b, bias, g = operands(rng, dtype)
+    a, b, bias, g = operands(rng, dtype, activation, wanted)
     if wanted is not None:
         bias = bias.astype(wanted)
     run = by_torch(autocast(dtype.name)) if door == "autocast" else DOORS[door]
@@ -171,7 +177,10 @@ def gradient_of_argument(a, b, bias, g, activation, out):
     function, result = EPILOGUES[activation], dtypes.info(out)
     slope = function.gradient(x.value, NUMPY)
     unit = result.unit_roundoff
-    uncertain = np.minimum(BEND[activation] * x.bound, function.slope) + 2 * function.evaluation * unit
+    largest = function.slope if function.degree == 1 else np.inf
+    uncertain = np.minimum(BEND[activation] * x.bound, largest) + 2 * function.evaluation * unit
+    if activation == "hardswish":  # whose derivative jumps
+        uncertain += np.abs(np.abs(x.value) - 3) <= x.bound
     inner = g.astype(F64) * slope
     return inner, np.abs(g.astype(F64)) * uncertain + unit * np.abs(inner) + result.smallest_normal
 

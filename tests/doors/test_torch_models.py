@@ -173,7 +173,7 @@ def test_a_block_is_compiled(calls, rng):
         assert graphs.pop().count("gemmhub.matmul") == 2
 
 
-@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_linear(activation, bias, calls, rng):
     torch.manual_seed(0)
@@ -181,7 +181,8 @@ def test_linear(activation, bias, calls, rng):
     torch.manual_seed(0)
     ours = door.Linear(8, 6, bias=bias, activation=activation)
     after = {None: torch.nn.Identity(), "relu": torch.nn.ReLU(), "gelu": torch.nn.GELU(),
-             "gelu_tanh": torch.nn.GELU(approximate="tanh"), "silu": torch.nn.SiLU()}[activation]  # fmt: skip
+             "gelu_tanh": torch.nn.GELU(approximate="tanh"), "silu": torch.nn.SiLU(), "tanh": torch.nn.Tanh(),
+             "leaky_relu": torch.nn.LeakyReLU()}[activation]  # fmt: skip
     for shape in ((5, 8), (8,), (2, 3, 8), (0, 8)):
         x = draw(rng, *shape).requires_grad_()
         got, want = ours(x), after(plain(x))
@@ -205,8 +206,8 @@ def test_layers_that_share_parameters():
     assert repr(ours) == "Linear(in_features=8, out_features=6, bias=True, activation='gelu', precision='ieee')"
     with pytest.raises(InputError, match=r"linear: a ReLU: not a torch.nn.Linear"):
         door.Linear.from_linear(torch.nn.ReLU())
-    with pytest.raises(InputError, match="activation: 'tanh'; allowed: relu, gelu, gelu_tanh, silu"):
-        door.Linear(2, 2, activation="tanh")
+    with pytest.raises(InputError, match="activation: 'swish'; allowed: relu, gelu, gelu_tanh, silu"):
+        door.Linear(2, 2, activation="swish")
 
 
 class Own(torch.nn.Linear):

@@ -351,7 +351,9 @@ def test_autocast_leaves_scales(rng):
 @pytest.mark.parametrize(
     ("activation", "theirs"),
     [("gelu", torch.nn.GELU()), ("gelu_tanh", torch.nn.GELU(approximate="tanh")), ("silu", torch.nn.SiLU()),
-     ("relu", torch.nn.ReLU())],
+     ("relu", torch.nn.ReLU()), ("tanh", torch.nn.functional.tanh), ("sigmoid", torch.nn.functional.sigmoid),
+     ("leaky_relu", torch.nn.functional.leaky_relu), ("hardswish", torch.nn.functional.hardswish),
+     ("relu_squared", lambda x: torch.relu(x).square())],
 )  # fmt: skip
 def test_names_are_those_of_torchs_functions(activation, theirs, rng):
     """The name gelu is torch's default, the erf form; results are within a few roundings of float64."""

@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from gemmhub import api, dtypes
 from gemmhub._base.geometry import expand
-from gemmhub._call.describe import product_shapes, result_shape
+from gemmhub._call.describe import check_square, product_shapes, result_shape
 from gemmhub._call.options import ARRAYS, NUMBERS, signature
 from gemmhub._call.options import request as parse_request
 from gemmhub._doors.jax import grouped, product, results
@@ -143,6 +143,9 @@ def _traced(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
     right = _padded(b[:, None] if b.ndim == 1 else b, facts)
     kept = request.in_force
     call = product.Call(dtype, request.alpha, request.beta, request.activation, tuple(kept.items()), pre)
+    if request.symmetric:
+        check_square(a.shape, b.shape)
+        call = call._replace(options=(*call.options, ("symmetric", True)))
     result, *before = product.epilogue(call, left, right, operands)
     result = result.reshape(shape)
     return (result, before[0].reshape(product_shape)) if pre else result

@@ -54,9 +54,15 @@ class Call(NamedTuple):
         """Whether the bits of a row must depend on nothing but that row and b."""
         return pins_rows(dict(self.options).get("reproducible"))
 
+    @property
+    def symmetric(self) -> bool:
+        """Whether the product is promised to be symmetric."""
+        return ("symmetric", True) in self.options
+
     def sum(self, dtype: Any) -> Call:
         """The call for the argument of the activation, in another dtype."""
-        return self._replace(dtype=dtype, activation=None, pre=False)
+        options = tuple(x for x in self.options if x[0] != "symmetric")  # nothing is promised of derivatives
+        return self._replace(dtype=dtype, activation=None, pre=False, options=options)
 
     def factor(self, name: str) -> Any:
         """The factor of a term of the sum."""
@@ -191,7 +197,7 @@ def _mapped(operands: Any, dims: Any, *, call: Call, names: tuple[str, ...]) -> 
     mapped = {name: dim for name, dim in zip(names, dims[2:]) if dim is not None}
     a, b = map(_first, operands[:2], dims[:2])
     one = dims[0] is None and dims[1] is None
-    if one and (call.pinned or any(OPERANDS[name].role == "factor" for name in mapped)):
+    if one and (call.pinned or call.symmetric or any(OPERANDS[name].role == "factor" for name in mapped)):
         a, one = jnp.broadcast_to(a, (size, *a.shape[1:])), False
     late = {name for name in mapped if one or name not in STACKED}
     inner = {

@@ -18,7 +18,7 @@ from gemmhub.errors import InputError
 Tensor = Any
 
 _FLAT = 1000.0
-"""Beyond this argument gelu and silu are linear, in float64, too."""
+"""Beyond this argument gelu, silu and hardswish are linear, in float64, too."""
 
 
 class TorchFunctions:
@@ -72,6 +72,10 @@ _FUSED: dict[object, Fused] = {
             partial(_nn.gelu, approximate="tanh"), partial(_aten.gelu_backward, approximate="tanh")
         ),
         "silu": _within(_nn.silu, _silu_gradient),
+        "tanh": Fused(torch.tanh, lambda grad, x: _aten.tanh_backward(grad, torch.tanh(x))),
+        "sigmoid": Fused(torch.sigmoid, lambda grad, x: _aten.sigmoid_backward(grad, torch.sigmoid(x))),
+        "leaky_relu": Fused(_nn.leaky_relu, lambda grad, x: _aten.leaky_relu_backward(grad, x, 0.01, False)),
+        "hardswish": _within(_nn.hardswish, _aten.hardswish_backward),
     }.items()
 }  # fmt: skip
 """torch's kernels by formula; that of a gated epilogue is its gate's."""

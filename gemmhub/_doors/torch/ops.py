@@ -38,13 +38,13 @@ OLDEST = "2.5"
 """The first version of torch where an operator in Python can have gradients and a rule for vmap."""
 
 _READ = gradients.READ
-_NAMES = (*_READ, "alpha", "beta", "out_dtype", "activation", "precision", "reproducible", "backend")
-_DEFAULTS = (*(None for _ in _READ), 1, 0, None, None, None, None, None)
+_NAMES = (*_READ, "alpha", "beta", "out_dtype", "activation", "precision", "reproducible", "backend", "symmetric")
+_DEFAULTS = (*(None for _ in _READ), 1, 0, None, None, None, None, None, False)
 _OPTIONS = ", ".join(
     [
         *(f"Tensor? {name}=None" for name in _READ),
         "Scalar alpha=1, Scalar beta=0, ScalarType? out_dtype=None, str? activation=None, str? precision=None",
-        "str? reproducible=None, str? backend=None",
+        "str? reproducible=None, str? backend=None, bool symmetric=False",
     ]
 )
 _WRITTEN = ", ".join(f"Tensor({letter}!)? {name}=None" for letter, name in zip("bcdef", WRITTEN))

@@ -23,16 +23,16 @@ import numpy as np
 from gemmhub.backend import BASIC, Array, Backend, Candidate, Kernel, Offer
 from gemmhub.capability import CPU, Absent, Ready, Refusal
 from gemmhub.dtypes import name_of
-from gemmhub.epilogues import ELEMENTWISE
 from gemmhub.numpy_backend.backend import NumpyBackend, blocked_kernel
 from gemmhub.numpy_backend.blocked import work_dtypes
+from gemmhub.numpy_backend.symmetric import HALF, symmetric_kernel
 from gemmhub.operands import BLOCK, NO_OPERANDS
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu import block_scales, model, probe
 from gemmhub_cpu.block_scales import BlockGemm
 from gemmhub_cpu.convert import copyto, grain
 from gemmhub_cpu.model import Estimates
-from gemmhub_cpu.native_engine import NativeGemm, finishes
+from gemmhub_cpu.native_engine import ACTIVATIONS, NativeGemm, finishes
 from gemmhub_cpu.units import UNITS, Unit
 
 _FACTORS = ("scale_a", "scale_b", "scale_out")
@@ -50,11 +50,12 @@ class CpuBackend(Backend):
     by_bucket = True
     takes: ClassVar = {
         **BASIC,
-        "activation": frozenset(ELEMENTWISE),
+        "activation": frozenset(name for name in ACTIVATIONS if name is not None),
         "reproducible": frozenset({"run", "batch"}),
         "scale_a": frozenset({"tensor", "row", "batch tensor", "batch row", "tensor x 128", "1x128"}),
         "scale_b": frozenset({"tensor", "column", "batch tensor", "batch column", "tensor x 128", "128x1", "128x128"}),
         "scale_out": frozenset({"tensor"}),
+        "symmetric": None,
     }
 
     def __init__(self, machine: probe.Machine | None = None, by_cost: bool = True) -> None:
@@ -107,10 +108,11 @@ class CpuBackend(Backend):
         candidates.append(convert)
 
         def remark(candidate: str) -> str:
+            half = HALF * problem.symmetric
             if candidate == "native" and unit is not None:
-                return unit.name
+                return unit.name + half
             if candidate == "convert":
-                return f"{gate}; {_CONVERTED}" if gate else _CONVERTED
+                return (f"{gate}; {_CONVERTED}" if gate else _CONVERTED) + half
             return candidate
 
         return Offer(tuple(candidates), remark)
@@ -122,7 +124,9 @@ class CpuBackend(Backend):
             return _packed(unit.name, seconds, unit.order)
         if self._by_cost and not problem.pinned and seconds >= self._numpy.seconds(problem):
             return Refusal("too small: NumPy's loops end before a call does", "use the numpy backend", any_layout=True)
-        return Offer((Candidate("native", seconds, order=unit.order),), lambda name: unit.name)
+        return Offer(
+            (Candidate("native", seconds, order=unit.order),), lambda name: unit.name + HALF * problem.symmetric
+        )
 
     def _offer_blocks(self, problem: GemmProblem, unit: Unit | None, estimates: Estimates) -> Offer | Refusal:
         """The offer for scales that differ by block of k."""
@@ -218,6 +222,12 @@ class CpuBackend(Backend):
             return Refusal(_too_little(engine, workspace_limit), f"raise the setting workspace_mib, or {remedy}")
         if candidate not in ("convert", "packed"):
             return Refusal(f"{candidate} does not run these operands", "leave the candidate's name out")
+        if problem.symmetric:
+            return symmetric_kernel(problem, lambda part: self._converted(part, "", workspace_limit))
+        return self._converted(problem, packed, workspace_limit)
+
+    def _converted(self, problem: GemmProblem, packed: str, workspace_limit: int) -> Kernel:
+        """The kernel that converts blocks by all cores."""
         converted = blocked_kernel(problem, workspace_limit, copyto)
         description = f"converted by {self.machine.cores} cores: {converted.description}{packed}"
         return replace(converted, description=description, any_size=not packed)
@@ -288,8 +298,10 @@ def _alone(unit: Unit, problem: GemmProblem) -> bool:
 
 
 def _takes(unit: Unit, problem: GemmProblem) -> bool:
-    """Whether ``unit`` multiplies the operands of ``problem``, in its dtype, and scales them where the problem does."""
-    return _multiplies(unit, problem) and (problem.operands.keys().isdisjoint(_FACTORS) or finishes(unit, problem))
+    """Whether ``unit`` multiplies the operands of ``problem``, in its dtype, and scales and mirrors them where the
+    problem does."""
+    whole = problem.symmetric or not problem.operands.keys().isdisjoint(_FACTORS)
+    return _multiplies(unit, problem) and (not whole or finishes(unit, problem))
 
 
 def _multiplies(unit: Unit, problem: GemmProblem) -> bool:

@@ -20,6 +20,7 @@ from gemmhub.buckets import end
 from gemmhub.errors import KernelError
 from gemmhub.kit.floats import DefaultMode
 from gemmhub.numpy_backend.scratch import Scratch
+from gemmhub.numpy_backend.symmetric import HALF
 from gemmhub.problem import GemmProblem
 from gemmhub_cpu import library, limits
 from gemmhub_cpu.finishing import finish_tile
@@ -39,7 +40,11 @@ _FINISHED = ("float16", "bfloat16", "float32")
 """Dtypes of results, and addends, that the kernels finish; of addends also int32."""
 _EXTRAS = ("c", "bias", "scale_a", "scale_b", "scale_out")
 """The operands beside a, b and out, in the order of the native call."""
-_ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
+ACTIVATIONS = {
+    None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6, "relu_squared": 7,
+    "leaky_relu": 8, "hardswish": 9,
+}  # fmt: skip
+"""The numbers of the activations in kernels/gemm.h."""
 """The numbers of ``Activation`` in gemm.h."""
 
 
@@ -50,21 +55,21 @@ class Prepared(ctypes.Structure):
         ("head", ctypes.c_int64), ("unit", ctypes.c_int64), ("workspace_bytes", ctypes.c_int64),
         ("dtypes", ctypes.c_void_p * 3), ("none", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("a", "b", "out", "c", "bias")),
-        *((name, ctypes.c_int64) for name in ("bias_rows", "activation", "folds", "pinned")),
+        *((name, ctypes.c_int64) for name in ("bias_rows", "activation", "folds", "pinned", "symmetric")),
     )  # fmt: skip
 
     def __init__(
         self, unit: Unit, limit: int, a: Any, b: Any, out: Any, c: Any = None, bias: Any = None,
         bias_rows: bool = False, activation: str | None = None, folds: bool = False,
-        pinned: bool = False,
+        pinned: bool = False, symmetric: bool = False,
     ) -> None:  # fmt: skip
         """``a``, ``b``, ``out``, ``c`` and ``bias`` are dtypes."""
         self.expected = a, b, out  # keeps them alive: they are compared by their addresses
         numbers = [0 if x is None else _DTYPES[x.name] for x in (a, b, out, c, bias)]
         dtypes = (ctypes.c_void_p * 3)(*map(id, self.expected))
         super().__init__(
-            object.__basicsize__, unit.index, limit, dtypes, id(None), *numbers, bias_rows, _ACTIVATIONS[activation],
-            folds, pinned,
+            object.__basicsize__, unit.index, limit, dtypes, id(None), *numbers, bias_rows, ACTIVATIONS[activation],
+            folds, pinned, symmetric,
         )  # fmt: skip
         self.address = ctypes.addressof(self)
 
@@ -133,7 +138,7 @@ class NativeGemm:
             self._prepared = Prepared(
                 unit, limit, a, b, problem.out.dtype, c and c.dtype, bias and bias.dtype,
                 bias is not None and bias.axis == "m", problem.activation, problem.reproducible != "run",
-                problem.pinned,
+                problem.pinned, problem.symmetric,
             )  # fmt: skip
         else:
             self._prepared = Prepared(unit, limit // 4, a, b, self._accumulator, pinned=problem.pinned)
@@ -147,7 +152,7 @@ class NativeGemm:
     @property
     def description(self) -> str:
         """Text for users."""
-        return f"{self.unit.name}, up to {self.threads} threads"
+        return f"{self.unit.name}, up to {self.threads} threads{HALF * self.problem.symmetric}"
 
     def _most(self) -> int:
         """The most bytes that a product of the problem's bucket uses; 0 where one does not fit.

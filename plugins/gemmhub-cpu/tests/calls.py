@@ -12,7 +12,7 @@ from gemmhub_cpu.units import Unit
 
 Array = Any
 
-_CALL = struct.Struct("=36q2d")
+_CALL = struct.Struct("=37q2d")
 _NO_MATRIX = (0, 0, 0, 0)
 
 
@@ -28,7 +28,7 @@ def described(
     unit: Unit, a: Array, b: Array | Packed, out: Array, *, c: Array | None = None, bias: Array | None = None,
     scale_a: Array | None = None, scale_b: Array | None = None, scale_out: Array | None = None,
     activation: str | None = None, alpha: float = 1.0, beta: float = 0.0, workspace: tuple[int, int] = (0, 0),
-    threads: int = 2, pinned: bool = False,
+    threads: int = 2, pinned: bool = False, symmetric: bool = False,
 ) -> bytes:  # fmt: skip
     """The bytes of ``Call``. ``bias`` and scales are float32 and broadcast to out; ``workspace`` (address, bytes)."""
     (m, k), n = a.shape, out.shape[1]
@@ -37,8 +37,8 @@ def described(
         unit.index, threads, m, n, k, *_matrix(a), *right, address, *_matrix(out),
         *(_NO_MATRIX if c is None else _matrix(c)),
         *(word for x in (bias, scale_a, scale_b) for word in _strip(x, out)),
-        0 if scale_out is None else scale_out.ctypes.data, native_engine._ACTIVATIONS[activation],
-        pinned, *workspace, alpha, beta,
+        0 if scale_out is None else scale_out.ctypes.data, native_engine.ACTIVATIONS[activation],
+        pinned, symmetric, *workspace, alpha, beta,
     )  # fmt: skip
 
 

@@ -18,9 +18,11 @@ TRANSPOSE = "transpose"
 """The file that copies operands; the others compute products."""
 TAKES: Mapping[str, frozenset[str] | None] = {
     **BASIC,
-    "activation": frozenset({"relu", "gelu", "gelu_tanh", "silu"}),
+    "activation": frozenset((
+        "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu_squared", "leaky_relu", "hardswish",
+    )),
     "reproducible": frozenset({"run", "batch"}),
-}
+}  # fmt: skip
 """:attr:`gemmhub.backend.Backend.takes` of the kernels. An epilogue of one argument that is named here is compiled into
 them, by its expression in :mod:`gemmhub.epilogues`."""
 _DEVICE = "__device__ __forceinline__"

@@ -51,28 +51,29 @@ def test_every_activation_is_within_its_bound(sim, backend, kernel, activation):
         got = ended(backend, kernel, activation, FINITE.reshape(-1, columns), expected)
         assert (expected[0].ratio(got) <= 1).all()
         limits = ended(backend, kernel, activation, np.tile(LIMITS, (3, columns // 3 + 1))[:, :columns].copy(), [])
-        assert np.array_equal(limits[0, :3], [np.nan, np.inf, 0], equal_nan=True)
+        assert np.array_equal(limits[0, :3], EPILOGUES[activation](LIMITS), equal_nan=True)
 
 
 def test_a_new_epilogue_takes_its_object_and_its_name(sim, monkeypatch):
     """Nothing of the kernels but the table of what they take names an epilogue."""
     added = Epilogue(
-        name="tanh",
-        summary="tanh(x)",
-        formula=lambda x, functions: functions.tanh(x),
-        gradient=lambda x, functions: 1 - functions.tanh(x) ** 2,
-        slope=1.0,
+        name="twice_tanh",
+        summary="2 tanh(x)",
+        formula=lambda x, functions: 2 * functions.tanh(x),
+        gradient=lambda x, functions: 2 - 2 * functions.tanh(x) ** 2,
+        slope=2.0,
         evaluation=8.0,
-        expression="tanhf(x)",
+        expression="2.0f * tanhf(x)",
+        accurate=True,
     )
-    monkeypatch.setitem(EPILOGUES, "tanh", added)
-    refused = answer(MusaKernelsBackend(), problem(16, 16, 8, activation="tanh"))
-    assert refused.reason == "it has no activation tanh"
-    monkeypatch.setitem(sources.TAKES, "activation", sources.TAKES["activation"] | {"tanh"})
+    monkeypatch.setitem(EPILOGUES, "twice_tanh", added)
+    refused = answer(MusaKernelsBackend(), problem(16, 16, 8, activation="twice_tanh"))
+    assert refused.reason == "it has no activation twice_tanh"
+    monkeypatch.setitem(sources.TAKES, "activation", sources.TAKES["activation"] | {"twice_tanh"})
     backend = MusaKernelsBackend()
     assert backend.probe()
     for kernel in (PIPELINED, WMMA, SCALAR):
-        for activation in ("tanh", "gelu"):
+        for activation in ("twice_tanh", "gelu"):
             expected = []
             got = ended(backend, kernel, activation, FINITE.reshape(-1, 32), expected)
             assert (expected[0].ratio(got) <= 1).all()

@@ -1,5 +1,5 @@
 // The activations of the epilogue, on the vectors of the header that is included before, vector.h or x86_64/vector_512.h: each
-// to within the bound of gemmhub.epilogues, which is eight roundings of the argument. NaN stays NaN; the limits at the
+// to within the bound of gemmhub.epilogues, which is eight roundings of the argument where f cancels. NaN stays NaN; the limits at the
 // infinities are exact. No step is subnormal, which would take the processor hundreds of cycles.
 #pragma once
 
@@ -25,11 +25,28 @@ inline Floats exponential(Floats x) {
   return times(plus(fused(r, sum, times(r, r)), spread(1)), power_of_2(n));
 }
 
-// x / (1 + exp(-t)); below t = -87, where the quotient is less than a rounding of x by far, 0.
+// x / (1 + exp(-t)); below t = -126 ln 2, where the divisor is beyond 2^126, 0. A NaN of t comes through in this order.
 inline Floats gated(Floats x, Floats t) {
-  const Floats near = lower(higher(t, spread(-87)), spread(87));
+  const Floats near = lower(spread(87.336548f), higher(spread(-87.336548f), t));
   const Floats value = quotient(x, plus(spread(1), exponential(times(near, spread(-1)))));
-  return zero_below(value, t, -87);
+  return zero_below(value, t, -87.336548f);
+}
+
+// By the polynomial of Cephes' tanhf up to 0.625, and 1 - 2 / (exp(2 abs(x)) + 1) beyond, which is 1 from 10 on.
+inline Floats hyperbolic_tangent(Floats x) {
+  const Floats square = times(x, x);
+  const Floats sum = polynomial(square, spread(-5.70498872745e-3f), 2.06390887954e-2f, -5.37397155531e-2f,
+                                1.33314422036e-1f, -3.33332819422e-1f);
+  const Floats small = times(x, fused(spread(1), square, sum));  // which keeps the sign of 0
+  const Floats size = lower(spread(10), higher(x, times(x, spread(-1))));  // in this order a NaN comes through
+  const Floats far = fused(spread(1), spread(-2), quotient(spread(1), plus(spread(1), exponential(plus(size, size)))));
+  return chosen_by_sign(plus(size, spread(-0.625f)), small, chosen_by_sign(x, times(far, spread(-1)), far));
+}
+
+// x min(max(x + 3, 0), 6) / 6, which is x from 3 on: six times the float32 of 1 / 6 is 1.
+inline Floats hard_swish(Floats x) {
+  const Floats sixths = lower(higher(plus(x, spread(3)), spread(0)), spread(6));
+  return zero_below(times(x, times(sixths, spread(0.16666667f))), x, -3);
 }
 
 // x times the normal distribution function, by 7.1.26 of Abramowitz and Stegun, whose error is 1.5e-7; from -6 down, where the
@@ -51,6 +68,11 @@ inline Floats activated(Floats x, int64_t activation) {
     case kGeluTanh:
       return gated(x, times(x, fused(spread(1.5957691216f), times(x, x), spread(0.0713548163f))));
     case kSilu: return gated(x, x);
+    case kTanh: return hyperbolic_tangent(x);
+    case kSigmoid: return gated(spread(1), x);
+    case kReluSquared: return times(positive(x), positive(x));
+    case kLeakyRelu: return chosen_by_sign(x, times(x, spread(0.01f)), x);
+    case kHardswish: return hard_swish(x);
     default: return x;
   }
 }

@@ -32,7 +32,7 @@ struct Prepared {
   const void* dtypes[3];       // NumPy's, of a, b and out
   const void* none;            // Python's None: an operand that a call does not have
   int64_t a, b, out, c, bias;  // those of unit.h
-  int64_t bias_rows, activation, folds, pinned;
+  int64_t bias_rows, activation, folds, pinned, symmetric;
 };
 
 const Array& array(const Prepared& p, const void* object) {
@@ -200,10 +200,11 @@ void prepare(const Prepared& p, int64_t threads, Batch* batch) {
   call = Call{};
   call.unit = p.unit;
   call.pinned = p.pinned;
+  call.symmetric = p.symmetric;
   call.threads = threads < 1 ? 1 : threads;
   call.workspace_bytes = p.workspace_bytes;
   call.alpha = 1;
-  batch->folds = p.folds && !p.bias_rows;  // such a bias belongs to the rows of one product
+  batch->folds = p.folds && !p.bias_rows && !p.symmetric;  // such a bias belongs to the rows of one product
 }
 
 }  // namespace

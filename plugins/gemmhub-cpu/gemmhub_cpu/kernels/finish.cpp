@@ -35,7 +35,8 @@ bool has_avx512() {
 bool gemmhub::streamed(const Call& call) {
   const Matrix& out = call.out;
   const int64_t size = size_of(out.dtype);
-  return call.m * call.n * size > kStreamedBytes && out.column_stride == size && out.row_stride % 64 == 0 && out.data % size == 0;
+  return !call.symmetric && call.m * call.n * size > kStreamedBytes && out.column_stride == size &&
+         out.row_stride % 64 == 0 && out.data % size == 0;
 }
 
 void gemmhub::finish(const Call& call, const float* sums, int64_t stride, int64_t row, int64_t rows, int64_t column,

@@ -186,6 +186,7 @@ void tile_task(void* context, int64_t task, int64_t thread) {
   const int64_t down = round_up(p.rows, p.tile_rows) / p.tile_rows;
   const int64_t top = task % down * p.tile_rows, left = task / down * p.tile_columns;
   const int64_t rows = min(p.rows - top, p.tile_rows), columns = min(p.columns - left, p.tile_columns);
+  if (call.symmetric && p.column + left >= p.row + top + rows) return;  // above the diagonal
   char* own = p.own + thread * p.own_bytes;
   const int64_t size = sum_bytes(unit);
   char* out = own;
@@ -209,7 +210,10 @@ void tile_task(void* context, int64_t task, int64_t thread) {
       } else if (call.packed) {
         b = reinterpret_cast<const uint32_t*>(call.packed) + column * p.words + word * unit.columns;
       }
-      multiply_panel(p, word, deep, b, top, rows, min(columns - j, unit.columns), out + j * size, stride);
+      const int64_t above = call.symmetric ? max(column - p.row - top, 0) / unit.rows * unit.rows : 0;  // rows
+      if (above >= rows) continue;
+      multiply_panel(p, word, deep, b, top + above, rows - above, min(columns - j, unit.columns),
+                     out + (above * stride + j) * size, stride);
     }
   }
   if (unit.end) unit.end();
@@ -294,11 +298,14 @@ int64_t gemmhub_cpu_workspace(const Call* call) {
 // The product. Returns 0, or 1 where the workspace is too small.
 int64_t gemmhub_cpu_multiply(const Call* call) {
   const DefaultMode mode;
-  const Call that = turned(*call);
-  if (call->m <= 0 || call->n <= 0 || multiply_vector(that) || multiply_few_rows(that)) return 0;
-  Product p(&that);
-  if (!fit(&p, call->workspace_bytes)) return 1;
-  multiply(&p);
+  Call that = turned(*call);
+  if (call->m <= 0 || call->n <= 0) return 0;
+  if (!multiply_vector(that) && !multiply_few_rows(that)) {
+    Product p(&that);
+    if (!fit(&p, call->workspace_bytes)) return 1;
+    multiply(&p);
+  }
+  if (call->symmetric) mirror(&that);
   return 0;
 }
 

@@ -8,7 +8,10 @@
 namespace gemmhub {
 
 // Of the result, as gemmhub.epilogues defines them.
-enum Activation : int64_t { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4 };
+enum Activation : int64_t {
+  kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4, kTanh = 5, kSigmoid = 6, kReluSquared = 7, kLeakyRelu = 8,
+  kHardswish = 9
+};
 
 struct Matrix {
   int64_t data, row_stride, column_stride, dtype;
@@ -28,6 +31,7 @@ struct Call {
   int64_t scale_out;  // the address of a float32, or 0
   int64_t activation;
   int64_t pinned;  // whether a row has the same bits for every m
+  int64_t symmetric;  // whether the result is: then tiles below the diagonal are multiplied, and mirrored
   int64_t workspace, workspace_bytes;
   double alpha, beta;
 };
@@ -56,7 +60,7 @@ inline Call exchanged(const Call& call) {
   return other;
 }
 
-// Whether the result is written past the caches, whole lines at a time.
+// Whether the result is written past the caches, whole lines at a time. A symmetric one is read again.
 bool streamed(const Call& call);
 
 // out = scale_out * activation(alpha * scale_a * scale_b * sums + beta * c + bias) for `rows` by `columns` results from `row`
@@ -71,6 +75,9 @@ void end_finishing();
 // packed. False where the product is not one, or is pinned on a unit that adds in another order than a chain, or the workspace
 // is too small.
 bool multiply_vector(const Call& call);
+
+// Copies the lower triangle of the result to the upper one.
+void mirror(Call* call);
 
 // A product of few rows by a b that is contiguous along k, which is read once, and not packed. False where the unit has no
 // micro-kernel for it, or the product is not one.

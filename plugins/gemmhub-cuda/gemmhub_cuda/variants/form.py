@@ -12,7 +12,9 @@ _INTEGERS = {"int8": 3, "int32": 3}
 """Number of int8 as operands' type, and of int32 as results'."""
 _NUMBERS = {**TYPES, **_INTEGERS}
 BIASES = {None: 0, "m": 1, "n": 2}
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+ACTIVATIONS = (
+    "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu_squared", "leaky_relu", "hardswish",
+)  # fmt: skip
 """The activations that the kernels are compiled with: names of :data:`gemmhub.epilogues.EPILOGUES`."""
 
 

@@ -44,7 +44,9 @@ _PLANES = {"split": 3, F16X3: 2}
 """Planes of an operand in a stage."""
 _PLANE_PRODUCTS = {"split": 6, F16X3: 3}
 """Products of planes that emulate one float32 product."""
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+ACTIVATIONS = (
+    "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu_squared", "leaky_relu", "hardswish",
+)  # fmt: skip
 """The activations that the kernels are compiled with: names of :data:`gemmhub.epilogues.EPILOGUES`."""
 
 
@@ -158,7 +160,7 @@ class Form:
     @property
     def smooth_activation(self) -> bool:
         """Whether the activation has to be evaluated, in several instructions, as those with exponentials are."""
-        return self.activation is not None and EPILOGUES[self.activation].evaluation > 0
+        return self.activation is not None and not EPILOGUES[self.activation].arithmetic
 
     @cached_property
     def num_planes(self) -> int:

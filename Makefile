@@ -88,6 +88,11 @@ test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs tor
 		plugins/gemmhub-hopper/tests/test_device_eight_bit.py
 	$(PYTHON) -m pytest plugins/gemmhub-musa-sim/tests/test_cuda_device.py
 
+# Compiled kernels for GPUs in the wheels of gemmhub-hopper and gemmhub-cuda: "all" (a quarter of an hour of processor time), a
+# number of each architecture, or empty.
+GEMMHUB_CUBINS ?= all
+wheels test-wheels: export GEMMHUB_CUBINS := $(GEMMHUB_CUBINS)
+
 wheels:  ## every distribution, in dist/; the same bytes from the same source
 	rm -rf dist
 	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist . $(sort $(wildcard plugins/gemmhub-*))

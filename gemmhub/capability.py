@@ -87,8 +87,8 @@ class Ready:
     """The backend can run here.
 
     ``devices`` are those it can use; ``versions`` are of everything its speed depends on (libraries, drivers,
-    compilers, the device's name) and part of the key of tuning records; ``features`` is text for readers. gemmhub adds
-    the version of the plugin's distribution.
+    compilers, the device's name) and part of the key of tuning records; ``features`` is text for readers, and so are
+    ``warnings``, faults that ``gemmhub doctor`` reports. gemmhub adds the version of the plugin's distribution.
     """
 
     devices: tuple[Device, ...]
@@ -97,6 +97,7 @@ class Ready:
     threads: Callable[[], str] = field(default=processors.threads, repr=False, compare=False)
     """Function that returns the thread limits of a product on the CPU that the calling thread starts now. They are part
     of the key of tuning records. By default those of NumPy's BLAS; a backend with its own threads returns theirs."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

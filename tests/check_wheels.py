@@ -2,6 +2,7 @@
 
 Each is built again and compared byte by byte, has a license, types and complete metadata, and installs together with
 the others in a fresh environment of each given Python (this one by default) that has no compiler, where it multiplies.
+GEMMHUB_CUBINS is that of the build: whether the wheels of gemmhub-hopper and gemmhub-cuda have compiled kernels.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 SIMT = ROOT / "gemmhub" / "testing" / "simt"
 HEADERS = ROOT / "plugins" / "gemmhub-nvidia" / "gemmhub_nvidia" / "kernels"
 NEEDED = ("Name", "Version", "Summary", "Author", "License-Expression", "License-File", "Requires-Python", "Classifier")
+CUBINS = {"gemmhub_hopper": ["sm_90a"], "gemmhub_cuda": ["sm_80", "sm_86", "sm_89", "sm_90"]}
+"""Architectures of the compiled kernels in a plugin's wheel, where the build was asked for them (GEMMHUB_CUBINS)."""
+MAX_CUBINS = 6 * 2**20
+"""Largest number of bytes of the compiled kernels for an architecture."""
 OLDEST_GLIBC = 28
 """Minor version of the oldest glibc that the compiled files of gemmhub-cpu run on."""
 PROGRAM = """
@@ -66,6 +71,7 @@ def check_contents(wheel: Path) -> None:
     if wheel.name.startswith("gemmhub_nvidia-"):
         missing = {f"gemmhub_nvidia/kernels/{path.name}" for path in HEADERS.iterdir()} - {*names}
         assert not missing, f"{wheel.name} lacks headers that kernels include: {missing}"
+    check_cubins(wheel, bool(os.environ.get("GEMMHUB_CUBINS")))
     compiled = [name for name in names if name.endswith((".so", ".bin", ".run"))]
     if wheel.name.startswith(("gemmhub_cpu-", "gemmhub_musa-")) and shutil.which("g++"):
         assert "-py3-none-manylinux_2_" in wheel.name, f"{wheel.name} is not for this platform and every Python"
@@ -79,6 +85,27 @@ def check_contents(wheel: Path) -> None:
     for needed in found.get_all("Requires-Dist") or []:
         if needed.startswith("gemmhub") and "extra ==" not in needed:
             assert check_release.matches(needed, found["Version"]), f"{wheel.name} needs {needed}"
+
+
+def check_cubins(wheel: Path, asked: bool) -> None:
+    """Raise AssertionError for a wheel that lacks compiled kernels for GPUs, or has some that nobody ``asked`` for."""
+    package = wheel.name.partition("-")[0]
+    expected = [f"{package}/cubins/{x}.cubins" for x in CUBINS.get(package, [])] if asked else []
+    with zipfile.ZipFile(wheel) as archive:
+        nbytes = {x.filename: x.file_size for x in archive.infolist() if x.filename.endswith(".cubins")}
+    assert sorted(nbytes) == expected, f"{wheel.name} has {sorted(nbytes)}, not {expected}"
+    assert all(0 < x <= MAX_CUBINS for x in nbytes.values()), f"{wheel.name} has {nbytes}, of at most {MAX_CUBINS}"
+
+
+def check_pure() -> None:
+    """Build the plugins with kernels for GPUs as pip does from source: without NVRTC, and without such kernels."""
+    environment = {name: value for name, value in os.environ.items() if name != "GEMMHUB_CUBINS"}
+    plugins = [str(ROOT / "plugins" / package.replace("_", "-")) for package in CUBINS]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, *plugins]
+        subprocess.run(command, check=True, env=environment)
+        for wheel in Path(folder).glob("*.whl"):
+            check_cubins(wheel, False)
 
 
 def check_glibc(wheel: Path, compiled: list[str]) -> None:
@@ -144,6 +171,7 @@ def main() -> None:
     for wheel in wheels:
         check_contents(wheel)
     check_again(folder)
+    check_pure()
     for python in pythons:
         check_install(folder, python)
     print(f"{len(wheels)} wheels are complete, and the same when they are built again")

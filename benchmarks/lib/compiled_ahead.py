@@ -46,4 +46,4 @@ def _codes(backend: HopperBackend, problem: GemmProblem, name: str) -> Iterator[
 
 
 def _compile(what: Code) -> None:
-    nvrtc.cubin(nvrtc.load(), compiled._source(what)[0])
+    nvrtc.cubin(nvrtc.load(), compiled.source_of(what)[0])

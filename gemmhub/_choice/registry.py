@@ -136,8 +136,10 @@ def _checked(answer: Ready | Absent) -> Ready | Absent:
             raise TypeError(f"devices are {answer.devices!r}, not of class Device")
         if not all(isinstance(text, str) for pair in answer.versions.items() for text in pair):
             raise TypeError(f"versions are {answer.versions!r}, not a table of strings")
-        if isinstance(answer.features, str) or not all(isinstance(text, str) for text in answer.features):
-            raise TypeError(f"features are {answer.features!r}, not a tuple of strings")
+        for name in ("features", "warnings"):
+            texts = getattr(answer, name)
+            if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+                raise TypeError(f"{name} are {texts!r}, not a tuple of strings")
         if not callable(answer.threads):
             raise TypeError(f"threads is {answer.threads!r}, not a function")
     return answer
@@ -453,7 +455,10 @@ def _status(entry: Entry) -> BackendStatus:
             traceback=answer.traceback,
         )
     _, ready = answer
-    return BackendStatus(entry.name, entry.distribution, summary, "ready", dict(ready.versions), tuple(ready.features))
+    return BackendStatus(
+        entry.name, entry.distribution, summary, "ready", dict(ready.versions), tuple(ready.features),
+        warnings=tuple(ready.warnings),
+    )  # fmt: skip
 
 
 def names() -> list[str]:

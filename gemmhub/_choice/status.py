@@ -24,6 +24,7 @@ class BackendStatus(Report):
     reason: str = ""
     remedy: str = ""
     traceback: str | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def details(self) -> str:
@@ -39,6 +40,7 @@ class BackendStatus(Report):
         rows += [("summary", self.summary)] if self.summary else []
         rows += [("details", self.details)] if self.details else []
         rows += [("features", ", ".join(self.features))] if self.features else []
+        rows += [("warning", text) for text in self.warnings]
         yield Facts(rows, marked=("state",))
 
 

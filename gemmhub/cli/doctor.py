@@ -118,6 +118,7 @@ def _full() -> dict[str, Any]:
             with _switched_off([culprit.plugin for culprit in culprits]):
                 report |= {"records": _records(), "culprits": culprits, "backends": _backends(culprits)}
                 report["warnings"] += [*_misspelt(), *_not_ready(report["backends"])]
+                report["warnings"] += [f"{x.name}: {text}" for x in report["backends"] for text in x.warnings]
                 advance()
                 begin("self-test")
                 report["self_test"] = _self_test({x.name for x in report["backends"] if x.state == "ready"})

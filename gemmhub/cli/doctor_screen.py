@@ -32,7 +32,7 @@ def parts(report: Mapping[str, Any]) -> Iterator[Part]:
     where = "off" if kept["file"] is None else f"{kept['count']} in {kept['file']}"
     yield Facts([("records", where), *(("skipped", reason) for reason in kept["skipped"])])
     states = [
-        (s["name"], s["state"], "; ".join(x for x in (s["reason"], s["remedy"]) if x))
+        (s["name"], s["state"], "; ".join(x for x in (s["reason"], s["remedy"]) if x) or ", ".join(s["features"]))
         for s in report["backends"]
         if s["state"] != "not installed"
     ]

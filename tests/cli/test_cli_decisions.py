@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import gemmhub
-from gemmhub import Absent, Backend
+from gemmhub import Absent, Backend, Device, Ready
 from gemmhub._choice.registry import BUILTIN
+from gemmhub.numpy_backend.backend import NumpyBackend
 from plugins import Site, add
 
 # ---------------------------------------------------------------- explain
@@ -345,6 +346,19 @@ def test_doctor_warns(run, monkeypatch):
     assert "warning  environment variable GEMMHUB_PRECISON: neither gemmhub" in told
     assert "did you mean GEMMHUB_PRECISION?" in told
     assert any("GEMMHUB_PRECISON" in text for text in run.json("doctor", "--json")["warnings"])
+
+
+def test_doctor_reports_the_warnings_of_backends(run, monkeypatch):
+    def probe(self):
+        return Ready((Device(),), features=("a fast unit",), warnings=("its archive is damaged; install it again",))
+
+    monkeypatch.setattr(NumpyBackend, "probe", probe)
+    gemmhub.reload()
+    told = run("doctor").stdout
+    assert "warning  numpy: its archive is damaged; install it again" in told
+    assert "a fast unit" in told
+    assert gemmhub.backends()["numpy"].warnings == ("its archive is damaged; install it again",)
+    assert "its archive is damaged" in str(gemmhub.backends()["numpy"])
 
 
 def test_doctor_tests_backends_that_are_ready(run, monkeypatch):

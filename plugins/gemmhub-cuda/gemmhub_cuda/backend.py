@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -16,16 +17,19 @@ from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
 from gemmhub.problem import GemmProblem
 from gemmhub_cuda import probe
 from gemmhub_cuda.candidate import BATCH_ORDERS, Choice, named
+from gemmhub_cuda.compiled import uniform
 from gemmhub_cuda.cost import corrections, model, wave_model
 from gemmhub_cuda.launch import Launch
 from gemmhub_cuda.lower import check_types, lowered
 from gemmhub_cuda.quantize import Quantizer
-from gemmhub_cuda.variants import sources
 from gemmhub_cuda.variants.form import ACTIVATIONS
-from gemmhub_cuda.variants.variant import Variant
 
 _PROPOSED = 8
 """Number of candidates that tuning times."""
+SHIPPED = 3.0
+"""Largest estimate of a candidate that goes first because its kernel is in the wheel, as a multiple of that of the
+fastest one, whose kernel is not compiled.
+"""
 MARGIN = 1.1
 """Factor on the smallest of many estimates, which is too low on average (selection bias).
 
@@ -48,7 +52,6 @@ class CudaBackend(MachineBackend[probe.Machine]):
     ) -> None:
         """Tests pass other functions that open the driver and the compiler."""
         super().__init__(lambda: probe.look(open_driver, open_compiler))
-        self._functions: dict[tuple[int, Variant], int] = {}
         self._quantizer = Quantizer()
 
     def _ready(self, machine: probe.Machine) -> Ready:
@@ -86,11 +89,13 @@ class CudaBackend(MachineBackend[probe.Machine]):
             return lowering
         correction = corrections.find(lowering, card)
         order = _pinned_order(problem)
-        timed = corrections.ranked(lowering, card, WORKSPACE, correction, order)[:_PROPOSED]
-        if not timed and order is not None:
+        every = corrections.ranked(lowering, card, WORKSPACE, correction, order)
+        if not every and order is not None:
             return Refusal(f"no kernel adds in the order {order!r} in {WORKSPACE} bytes of workspace", _ASK_FOR_BATCH)
-        if not timed:
+        if not every:
             return Refusal("the result has too many tiles for one launch", "multiply in parts")
+        every, of_first = self._ready_first(problem.device.index, every, problem.reproducible == "run")
+        timed = every[:_PROPOSED]
         if all(choice.workspace_bytes for _, choice in timed):
             unsplit = corrections.ranked(lowering, card, 0, correction, order)
             timed[_PROPOSED - 1 :] = unsplit[:1] or timed[_PROPOSED - 1 :]
@@ -98,8 +103,11 @@ class CudaBackend(MachineBackend[probe.Machine]):
         factor = MARGIN * (1.0 if measured else UNMEASURED)
         choices = {choice.name: choice for _, choice in timed}
 
+        first, loads = timed[0][1].name, self.machine.images.loads
+
         def remark(candidate: str) -> str:
-            return _words(choices[candidate]) + ("" if measured else f", {NOTE}")
+            text = _words(choices[candidate]) + ("" if measured else f", {NOTE}")
+            return "; ".join(filter(None, (text, *((of_first, loads.remark) if candidate == first else ()))))
 
         return Offer([Candidate(x.name, seconds * factor, order=x.order) for seconds, x in timed], remark)
 
@@ -135,7 +143,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
         if choice.workspace_bytes:
             machine.workspaces[index].reserve(choice.workspace_bytes, workspace_limit)
         launch = Launch(
-            machine.gpus[index], choice, self._function(index, choice.variant),
+            machine.gpus[index], choice, machine.kernels.function(index, choice.variant),
             choice.ctas_per_sm(card) * card.sms, machine.workspaces[index], workspace_limit,
             alone=len(machine.gpus) == 1,
         )  # fmt: skip
@@ -147,17 +155,25 @@ class CudaBackend(MachineBackend[probe.Machine]):
         Refuses other dtypes than float16, bfloat16 and float32, and strides that the kernel does not read.
         """
         refusal = self._elsewhere(task.device)
-        return refusal or self._quantizer.run(task, self.machine.gpus[task.device.index], self.machine.compiler)
+        return refusal or self._quantizer.run(task, self.machine.gpus[task.device.index], self.machine.images)
 
-    def _function(self, index: int, variant: Variant) -> int:
-        """Return the handle of a variant on a device; it is compiled and loaded once."""
-        key = index, variant
-        with self._lock:
-            if key not in self._functions:
-                gpu = self.machine.gpus[index]
-                image = nvrtc.cubin(self.machine.compiler, sources.source(variant, gpu.capability))
-                self._functions[key] = gpu.function(image, sources.KERNEL, variant.shared_bytes)
-            return self._functions[key]
+    def _ready_first(
+        self, index: int, timed: list[tuple[float, Choice]], only_sizes: bool
+    ) -> tuple[list[tuple[float, Choice]], str]:  # fmt: skip
+        """Return the candidates, the fastest of the wheel first where the fastest one's kernel is not compiled.
+
+        Also return a remark on it. ``only_sizes``: sizes alone decide, as bits must not depend on what is compiled.
+        """
+        kernels = self.machine.kernels
+        seconds, best = timed[0]
+        if only_sizes or kernels.ready(index, best.variant):
+            return timed, ""
+        for pair in timed:
+            if pair[0] <= SHIPPED * seconds and kernels.shipped(index, uniform(pair[1].variant)):
+                percent = math.ceil(100 * (pair[0] / seconds - 1))
+                remark = f"{best.name} would be {percent} % faster and is not compiled: tune"
+                return [pair, *(x for x in timed if x is not pair)], remark
+        return timed, ""
 
 
 _ASK_FOR_BATCH = 'ask for reproducible="batch"'

@@ -168,12 +168,12 @@ def _splits(lowering: Lowering, shape: Shape, card: Card, workspace: int) -> Ite
             yield choice
 
 
-_SHAPES: dict[str, Shape] = {shape.name: shape for shape in (*sgemm.SHAPES, *mma.SHAPES, *batch.SHAPES)}
+SHAPES: dict[str, Shape] = {shape.name: shape for shape in (*sgemm.SHAPES, *mma.SHAPES, *batch.SHAPES)}
 
 
 def named(lowering: Lowering, name: str) -> Choice | None:
     """Return the choice of that name (:attr:`Choice.name`); None where there is no such shape."""
     match = _NAME.fullmatch(name)
-    if match is None or match[1] not in _SHAPES:
+    if match is None or match[1] not in SHAPES:
         return None
-    return Choice(lowering, _SHAPES[match[1]], int(match[2] or 1))
+    return Choice(lowering, SHAPES[match[1]], int(match[2] or 1))

@@ -9,6 +9,8 @@ from gemmhub_nvidia.driver import KERNELS, Driver, Gpu, load
 from gemmhub_nvidia.nvrtc import Compiler
 
 from gemmhub.capability import Absent, Ready
+from gemmhub_cuda.compiled import Kernels
+from gemmhub_cuda.variants import sources
 from gemmhub_cuda.variants.card import Card
 
 
@@ -26,8 +28,9 @@ class Machine(probe.Machine):
     """The driver, the compiler and the devices."""
 
     def __init__(self, driver: Driver, compiler: Compiler, gpus: tuple[Gpu, ...]) -> None:
-        super().__init__(driver, compiler, gpus)
+        super().__init__(driver, compiler, gpus, "gemmhub_cuda")
         self.cards = tuple(map(Card.of, gpus))
+        self.kernels = Kernels(self.images, gpus)
 
     @property
     def usable(self) -> tuple[Gpu, ...]:
@@ -56,4 +59,4 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
 
 def ready(machine: Machine) -> Ready:
     """Return the devices and versions of ``machine``."""
-    return machine.ready(machine.usable)
+    return machine.ready(machine.usable, [sources.architecture(gpu.capability) for gpu in machine.usable])

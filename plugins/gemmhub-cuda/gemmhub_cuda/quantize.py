@@ -8,10 +8,11 @@ from ctypes import c_int, c_int64, c_uint64
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gemmhub_nvidia import nvrtc, sources
+from gemmhub_nvidia import sources
 from gemmhub_nvidia.driver import Gpu
+from gemmhub_nvidia.images import Images
 from gemmhub_nvidia.launch import Function, Slot
-from gemmhub_nvidia.nvrtc import Compiler, Source
+from gemmhub_nvidia.nvrtc import Source
 
 from gemmhub.array_library import DeviceView
 from gemmhub.backend import Quantization
@@ -279,7 +280,7 @@ class Quantizer:
         self._functions: dict[tuple[int, Variant], Function[Slot]] = {}
         self._lock = locks.lock()
 
-    def run(self, task: Quantization, gpu: Gpu, compiler: Compiler) -> Refusal | None:
+    def run(self, task: Quantization, gpu: Gpu, images: Images) -> Refusal | None:
         """Launch ``task``. Raises CompilerError, DriverError, KernelError."""
         planned = plan(task, gpu.sms)
         if isinstance(planned, Refusal):
@@ -287,7 +288,7 @@ class Quantizer:
         params, stream = planned.params, task.stream
         params.maxima = task.scratch(planned.scratch_bytes) if planned.scratch_bytes else 0
         for variant, grid in planned.launches:
-            function = self._function(gpu, variant, compiler)
+            function = self._function(gpu, variant, images)
             slot = function.take()
             slot.arguments.p = params
             slot.grid[0] = grid
@@ -297,15 +298,14 @@ class Quantizer:
             function.free.append(slot)
         return None
 
-    def _function(self, gpu: Gpu, variant: Variant, compiler: Compiler) -> Function[Slot]:
+    def _function(self, gpu: Gpu, variant: Variant, images: Images) -> Function[Slot]:
         key = gpu.index, variant
         function = self._functions.get(key)
         if function is None:
             with self._lock:
                 function = self._functions.get(key)
                 if function is None:
-                    image = nvrtc.cubin(compiler, variant.source(gpu.capability))
-                    handle = gpu.function(image, KERNEL, variant.shared_bytes)
+                    handle = images.function(gpu, variant.source(gpu.capability), KERNEL, variant.shared_bytes)
                     function = self._functions[key] = Function(
                         gpu, "cuda", handle,
                         lambda: Slot(Arguments(), (1, 1, 1), variant.threads, variant.shared_bytes),

@@ -110,7 +110,8 @@ class HopperBackend(MachineBackend[probe.Machine]):
         def remark(candidate: str) -> str:
             choice = choices[candidate]
             text = ", ".join([words.of(choice)] + [NOTE] * (not choose.measured(choice, card)))
-            return "; ".join(filter(None, (text, shortlist.remark if candidate == first else "")))
+            of_first = (shortlist.remark, kernels.images.loads.remark) if candidate == first else ()
+            return "; ".join(filter(None, (text, *of_first)))
 
         return Offer(
             tuple(

@@ -9,7 +9,7 @@ Plain products have alpha 1, no c, bias or activation, a row-major a and result,
 * split-K only where a goes through registers, and where b is not split in shared memory;
 * one vector of each dtype by a matrix of either order; two to eight by a matrix that is contiguous along K.
 
-All other kernels are compiled when they are first needed.
+What the wheel has (shipped.py) is left out. All other kernels are compiled when they are first needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.images import Images
 from gemmhub_nvidia.nvrtc import Source
+from gemmhub_nvidia.probe import cubins_of
 
 from gemmhub.cli.build import Job
 from gemmhub.kit.native import cache
@@ -128,6 +130,8 @@ def _kernel(variant: Variant) -> str:
 def _compiled(source: Source) -> str:
     """Compile into the cache. Raises CompilerError where that fails, OSError where the cache cannot be written."""
     compiler = nvrtc.load()
+    if Images(compiler, cubins_of("gemmhub_hopper")).shipped(source):
+        return "in the wheel"
     name = nvrtc.file_name(compiler, source)
     if cache.find(name) is not None:
         return "already there"

@@ -12,6 +12,7 @@ from gemmhub_nvidia.nvrtc import Compiler
 
 from gemmhub.capability import Absent, Ready
 from gemmhub_hopper.variants.compiled import Kernels
+from gemmhub_hopper.variants.sources import ARCH
 
 CAPABILITY = (9, 0)
 """The compute capability of Hopper."""
@@ -35,10 +36,10 @@ class Machine(probe.Machine):
     """The driver, the compiler and the devices, Hopper or not."""
 
     def __init__(self, driver: Driver, compiler: Compiler, gpus: tuple[Gpu, ...]) -> None:
-        super().__init__(driver, compiler, gpus)
+        super().__init__(driver, compiler, gpus, "gemmhub_hopper")
         self.hoppers = tuple(gpu for gpu in gpus if gpu.capability == CAPABILITY)
         """The Hopper devices."""
-        self.kernels = Kernels(compiler, gpus)
+        self.kernels = Kernels(self.images, gpus)
 
 
 def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> Machine | Absent:
@@ -60,4 +61,4 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
 
 def ready(machine: Machine) -> Ready:
     """Return the devices and versions of ``machine``."""
-    return machine.ready(machine.hoppers)
+    return machine.ready(machine.hoppers, [ARCH])

@@ -14,7 +14,7 @@ from gemmhub_nvidia import nvrtc
 
 def compile_one(what: Code) -> None:
     """Compile a kernel, unless the cache has it."""
-    nvrtc.cubin(nvrtc.load(), compiled._source(what)[0])
+    nvrtc.cubin(nvrtc.load(), compiled.source_of(what)[0])
 
 
 def compile_all(needed: Collection[Code]) -> None:

@@ -11,6 +11,7 @@ from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants import sources
 from gemmhub_hopper.variants.shapes import SHAPES, shapes
 from gemmhub_nvidia import nvrtc
+from gemmhub_nvidia.cubins import Entry, packed
 from problems import problem
 
 from gemmhub.kit.native import cache
@@ -56,6 +57,14 @@ def test_what_is_compiled_is_found_again():
     assert build._prepass("split") == "compiled"
     source = sources.source(small)
     assert cache.find(f"{source.name}-{nvrtc.key(nvrtc.load(), source)}.cubin").read_bytes()[:4] == b"\x7fELF"
+
+
+def test_what_the_wheel_has_is_left_out(monkeypatch, tmp_path):
+    source = sources.prepass("split")
+    (tmp_path / "sm_90a.cubins").write_bytes(packed([Entry(source.name, source.digest, b"cubin")], "12.6"))
+    monkeypatch.setattr(build, "cubins_of", lambda package: tmp_path)
+    assert build._prepass("split") == "in the wheel"
+    assert build._prepass("tf32") == "compiled"
 
 
 def test_nowhere_to_keep_it(monkeypatch, tmp_path):

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from gemmhub_nvidia.driver import Driver
 _log = logging.getLogger("gemmhub")
 
 OLDEST = (12, 4)
-_FORMAT = "1"
+_FORMAT = "2"
 """Part of every key, to be changed together with the behaviour of :func:`cubin`."""
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -61,6 +62,19 @@ class Source:
     """Texts by file name: ``main`` and the files that it includes."""
     options: tuple[str, ...]
     """Compiler options, such as "--gpu-architecture=sm_90a"."""
+
+    @property
+    def architecture(self) -> str:
+        """The architecture of the cubin, such as "sm_90a"; empty where no option names one."""
+        return next((x.partition("=")[2] for x in self.options if x.startswith("--gpu-architecture=")), "")
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of everything that the cubin depends on but the compiler: texts, options, and which file is main."""
+        parts = [_FORMAT, self.main, str(len(self.options)), *self.options]
+        for name in sorted(self.files):
+            parts += [name, _text_digest(self.files[name])]
+        return _hash(parts)
 
 
 @dataclass(frozen=True)
@@ -153,13 +167,15 @@ def cubin(compiler: Compiler, source: Source) -> bytes:
 
     Several processes may do it at once: each writes the same bytes atomically.
     """
-    name = file_name(compiler, source)
-    cached = disk.read(name)
-    if cached is not None:
-        return cached
+    cached = disk.read(file_name(compiler, source))
+    return compile_and_store(compiler, source) if cached is None else cached
+
+
+def compile_and_store(compiler: Compiler, source: Source) -> bytes:
+    """Return the source, compiled now, and store it in the cache on disk. CompilerError on failure."""
     compiled = compiler.compile(source).cubin
     try:
-        disk.store(name, compiled)
+        disk.store(file_name(compiler, source), compiled)
     except OSError as error:
         _log.warning("%s cannot be stored, so every process compiles it again: %s", source.name, error)
     return compiled
@@ -172,14 +188,21 @@ def file_name(compiler: Compiler, source: Source) -> str:
 
 def key(compiler: Compiler, source: Source) -> str:
     """A hash of everything that the cubin depends on."""
+    return _hash([str(compiler.version), source.digest])
+
+
+def _hash(parts: list[str]) -> str:
     digest = hashlib.sha256()
-    parts = [_FORMAT, str(compiler.version), source.main, *source.options]
-    for name in sorted(source.files):
-        parts += [name, source.files[name]]
     for part in parts:
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.hexdigest()[:24]
+
+
+@lru_cache(maxsize=512)
+def _text_digest(text: str) -> str:
+    """Return a hash of a file: the same few are part of hundreds of sources, and a string computes its hash() once."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 _lock = locks.lock()
@@ -210,13 +233,17 @@ def find() -> Compiler:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise CompilerError(f"NVRTC, the compiler of kernels, was not found ({line})", _REMEDY) from None
     where = library.abs_path or "libnvrtc"
-    # NVRTC 13.0 opens its builtins by name only: they must be loaded already.
-    for path in sorted(Path(where).parent.glob("libnvrtc-builtins.so*")):
+    preload(Path(where).parent)
+    return Compiler(ctypes.CDLL(where, handle=library._handle_uint), where)
+
+
+def preload(folder: Path) -> None:
+    """Load NVRTC's builtins, in its folder: NVRTC opens them by name only, so they must be loaded already."""
+    for path in sorted(folder.glob("libnvrtc-builtins.so*")):
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-    return Compiler(ctypes.CDLL(where, handle=library._handle_uint), where)
 
 
 def look(open_compiler: Callable[[], Compiler], driver: Driver) -> Compiler | Absent:

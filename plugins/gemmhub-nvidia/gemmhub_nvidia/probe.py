@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
 
 from gemmhub.capability import Absent, Device, Ready
 from gemmhub_nvidia import nvrtc
 from gemmhub_nvidia.driver import Driver, DriverError, Gpu
+from gemmhub_nvidia.images import Images
 from gemmhub_nvidia.nvrtc import Compiler
 from gemmhub_nvidia.scratch import Scratch
 
@@ -54,20 +58,33 @@ def find_compiler(open_compiler: Callable[[], Compiler], driver: Driver) -> Comp
     return too_old(driver, nvrtc.OLDEST, _OLDEST_WITH_COMPILER) or nvrtc.look(open_compiler, driver)
 
 
+def cubins_of(package: str) -> Path:
+    """Return the folder in which a plugin's wheel has its archives of cubins, if it has any."""
+    return Path(str(resources.files(package)), "cubins")
+
+
 class Machine:
     """The driver, the compiler and the devices, with a workspace for each: the base for plugins with kernels."""
 
-    def __init__(self, driver: Driver, compiler: Compiler, gpus: tuple[Gpu, ...]) -> None:
+    def __init__(self, driver: Driver, compiler: Compiler, gpus: tuple[Gpu, ...], package: str) -> None:
+        """``package``: the plugin's, whose folder ``cubins`` may have compiled kernels."""
         self.driver = driver
         self.compiler = compiler
         self.gpus = gpus
         """All devices: their indices are those of gemmhub's devices."""
         self.workspaces = tuple(map(Scratch, gpus))
+        self.images = Images(compiler, cubins_of(package))
+        """The images of the plugin's kernels."""
 
-    def ready(self, gpus: Sequence[Gpu]) -> Ready:
-        """Return those of the devices that the plugin has kernels for, with versions."""
+    def ready(self, gpus: Sequence[Gpu], architectures: Iterable[str]) -> Ready:
+        """Return those of the devices that the plugin has kernels for, with versions.
+
+        ``architectures``: those that its kernels are compiled for, such as "sm_90a".
+        """
         library = {"nvrtc": "{}.{}".format(*self.compiler.version)}
-        return ready(self.driver, gpus, library, f"NVRTC from {self.compiler.where}")
+        every = sorted(set(architectures))
+        found = ready(self.driver, gpus, library, f"NVRTC from {self.compiler.where}", *map(self.images.about, every))
+        return replace(found, warnings=tuple(filter(None, map(self.images.fault, every))))
 
 
 def names(gpus: Sequence[Gpu]) -> str:
@@ -75,10 +92,10 @@ def names(gpus: Sequence[Gpu]) -> str:
     return ", ".join(sorted({"{} ({}.{})".format(gpu.name, *gpu.capability) for gpu in gpus}))
 
 
-def ready(driver: Driver, gpus: Sequence[Gpu], library: Mapping[str, str], feature: str) -> Ready:
+def ready(driver: Driver, gpus: Sequence[Gpu], library: Mapping[str, str], *features: str) -> Ready:
     """Return the devices, with the version of the plugin's library and those of :func:`versions`."""
     devices = tuple(Device("cuda", gpu.index) for gpu in gpus)
-    return Ready(devices, {**library, **versions(driver, gpus)}, (feature,))
+    return Ready(devices, {**library, **versions(driver, gpus)}, features)
 
 
 def versions(driver: Driver, gpus: Sequence[Gpu]) -> dict[str, str]:

@@ -14,8 +14,18 @@ KERNEL = "gemm"
 
 def source(variant: Variant, capability: tuple[int, int]) -> Source:
     """Return the kernel and its headers, for cards of that compute capability."""
-    files, card = sources.files("gemmhub_cuda") | activations(), "{}{}".format(*capability)
-    return sources.source(f"cuda-{variant.name}-sm{card}", variant.main, files, f"sm_{card}", variant.macros)
+    files, arch = sources.files("gemmhub_cuda") | activations(), architecture(capability)
+    return sources.source(name(variant, capability), variant.main, files, arch, variant.macros)
+
+
+def architecture(capability: tuple[int, int]) -> str:
+    """Return the architecture of ptxas for cards of that compute capability, such as "sm_86"."""
+    return "sm_{}{}".format(*capability)
+
+
+def name(variant: Variant, capability: tuple[int, int]) -> str:
+    """Return the name of a variant's source."""
+    return "cuda-{}-sm{}{}".format(variant.name, *capability)
 
 
 def activations() -> dict[str, str]:

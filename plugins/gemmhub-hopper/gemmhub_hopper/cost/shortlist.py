@@ -1,8 +1,9 @@
 """The candidates that are offered for a problem: the fastest ones, or first a compiled one that is nearly as fast.
 
 Real calls bring new sizes all the time, and the fastest candidate changes with them, while compiling one takes as long
-as thousands of calls. So a candidate that needs no compiler goes before a faster one that does, up to a limit. The
-faster one stays among the candidates, so that tuning compiles and times it.
+as thousands of calls. So a candidate that needs no compiler goes before a faster one that does, up to a limit, which is
+wider where the wheel has kernels for the product: then nothing compiles while serving. The faster one stays among the
+candidates, so that tuning compiles and times it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from gemmhub_hopper.variants.sources import PREPASSES, copier
 
 NEARLY = 1.15
 """Largest estimate of a compiled candidate that goes first, as a multiple of the fastest one's."""
+SHIPPED = 3.0
+"""The same where the kernels of a candidate are in the wheel. Those were selected so that it is hardly ever needed
+(benchmarks/run/hopper_shipped.py).
+"""
 MAX_COMPILED = 12
 """Kernels that M alone compiles for a family in a process; from then on, the fastest compiled candidate runs."""
 PROPOSED = 8
@@ -89,14 +94,21 @@ class Shortlists:
         family = _family(index, lowerings)
         wanted = self._families.get(family, frozenset())
         spent = sum(map(kernels.compiled, wanted)) >= MAX_COMPILED
+        reach = SHIPPED if kernels.ships else NEARLY
+        ready: Timed | None = None
         for seconds, choice in timed if not spent else _all(timed, lowerings, card, workspace, parts):
-            if seconds > NEARLY * fastest and not spent:
+            if seconds > reach * fastest and not spent:
                 break
-            if not _uncompiled(kernels, choice, card, workspace):
-                others = [x for x in proposed if x[1] is not choice]
-                percent = math.ceil(100 * (seconds / fastest - 1))
+            needs = code(choice, _passes(choice, workspace), card)
+            if not all(map(kernels.compiled, needs)):
+                continue
+            ready = ready or (seconds, choice)
+            # Another kernel that is compiled goes first too, where one of the wheel would.
+            if spent or seconds <= NEARLY * fastest or all(map(kernels.shipped, needs)):
+                others = [x for x in proposed if x[1] is not ready[1]]
+                percent = math.ceil(100 * (ready[0] / fastest - 1))
                 remark = f"{best.name} would be {percent} % faster and is not compiled: tune, or gemmhub build"
-                return Shortlist(((seconds, choice), *others), remark)
+                return Shortlist((ready, *others), remark)
         wanted = wanted | {what for what in needed if not isinstance(what, int)}  # without pre-passes
         keep(self._families, family, wanted, _FAMILIES)
         return Shortlist(proposed)
@@ -110,9 +122,13 @@ def _family(index: int, lowerings: tuple[Lowering, ...]) -> Hashable:
 
 def _uncompiled(kernels: Kernels, choice: Choice | GemvChoice, card: Card, workspace: int) -> list[Code]:
     """Return the kernels of ``choice`` that a compiler would have to build."""
+    return [what for what in code(choice, _passes(choice, workspace), card) if not kernels.compiled(what)]
+
+
+def _passes(choice: Choice | GemvChoice, workspace: int) -> KPasses | None:
     passes = None if isinstance(choice, GemvChoice) else choice.k_passes(workspace)
     assert not isinstance(passes, str), passes
-    return [what for what in code(choice, passes, card) if not kernels.compiled(what)]
+    return passes
 
 
 def _all(

@@ -1,17 +1,16 @@
-"""The compiled kernels: loaded in this process, or on disk."""
+"""The compiled kernels: loaded in this process, in the wheel, or in the user's cache."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from gemmhub_nvidia import nvrtc
 from gemmhub_nvidia.driver import Gpu
-from gemmhub_nvidia.nvrtc import Compiler, Source
+from gemmhub_nvidia.images import Images
+from gemmhub_nvidia.nvrtc import Source
 
 from gemmhub._base.evicting import keep
 from gemmhub.kit import locks
-from gemmhub.kit.native import cache
 from gemmhub_hopper.variants import sources
 from gemmhub_hopper.variants.config import Variant
 from gemmhub_hopper.variants.gemv_kernel import GemvKernel
@@ -21,10 +20,10 @@ Code = Variant | GemvKernel | int
 F16_PREPASS = -1
 """Number of the pre-pass that makes float16 planes."""
 _KEPT = 4096
-"""The number of kernels of which it is kept whether they are on disk."""
+"""The number of kernels of which it is kept whether they need a compiler."""
 
 
-def _source(what: Code) -> tuple[Source, str, int]:
+def source_of(what: Code) -> tuple[Source, str, int]:
     """Return the source of a kernel, its name there, and the bytes of its dynamic shared memory."""
     if isinstance(what, Variant):
         return sources.source(what), sources.KERNEL, what.shared_bytes
@@ -39,15 +38,20 @@ def _source(what: Code) -> tuple[Source, str, int]:
 class Kernels:
     """The kernels of the devices of a machine, each compiled and loaded once."""
 
-    def __init__(self, compiler: Compiler, gpus: Sequence[Gpu]) -> None:
-        self._compiler, self._gpus = compiler, gpus
+    def __init__(self, images: Images, gpus: Sequence[Gpu]) -> None:
+        self.images, self._gpus = images, gpus
         self._loading = locks.lock()
         self._functions: dict[tuple[int, Code], int] = {}
         """Handles by device index and kernel."""
         self._there: OrderedDict[Code, bool] = OrderedDict()
-        """Whether a kernel was loaded, or on disk when it was first looked up."""
-        self._stored: frozenset[str] | None = None
-        self._prefixes: frozenset[str] = frozenset()
+        """Whether a kernel was loaded, or had a stored image when it was first looked up."""
+        self._in_wheel: OrderedDict[Code, bool] = OrderedDict()
+        """Whether the wheel has a kernel."""
+
+    @property
+    def ships(self) -> bool:
+        """Whether the wheel has kernels."""
+        return self.images.count(sources.ARCH) > 0
 
     def function(self, index: int, what: Code) -> int:
         """Return the handle of a kernel on a device. Raises CompilerError, DriverError."""
@@ -57,29 +61,26 @@ class Kernels:
             return handle
         with self._loading:  # a lock of its own: analysing other problems need not wait for a compiler
             if key not in self._functions:
-                source, name, shared = _source(what)
-                image = nvrtc.cubin(self._compiler, source)
-                self._functions[key] = self._gpus[index].function(image, name, shared)
+                source, name, shared = source_of(what)
+                self._functions[key] = self.images.function(self._gpus[index], source, name, shared)
                 keep(self._there, what, True, _KEPT)
             return self._functions[key]
 
     def compiled(self, what: Code) -> bool:
-        """Return whether a kernel needs no compiler: it is loaded, or on disk. The disk is read once for a kernel."""
+        """Return whether a kernel needs no compiler: it is loaded, or stored. That is looked up once for a kernel."""
         there = self._there.get(what)
         if there is None:
-            there = self._on_disk(what)
+            there = self.images.known(_name(what), sources.ARCH) and self.images.ready(source_of(what)[0])
             keep(self._there, what, there, _KEPT)
         return there
 
-    def _on_disk(self, what: Code) -> bool:
-        stored = self._stored
-        if stored is None:  # the folder is read once: listing it takes as long as ranking
-            stored = cache.stored()
-            self._prefixes = frozenset(name.rpartition("-")[0] for name in stored)
-            self._stored = stored
-        if _name(what) not in self._prefixes:  # computing the whole name takes a fraction of a millisecond
-            return False
-        return nvrtc.file_name(self._compiler, _source(what)[0]) in stored
+    def shipped(self, what: Code) -> bool:
+        """Return whether the wheel has a kernel."""
+        shipped = self._in_wheel.get(what)
+        if shipped is None:
+            shipped = self.images.known(_name(what), sources.ARCH) and self.images.shipped(source_of(what)[0])
+            keep(self._in_wheel, what, shipped, _KEPT)
+        return shipped
 
 
 def _name(what: Code) -> str:
@@ -88,4 +89,4 @@ def _name(what: Code) -> str:
         return sources.name(what.shape.name)
     if isinstance(what, GemvKernel):
         return sources.name(what.name)
-    return _source(what)[0].name
+    return source_of(what)[0].name

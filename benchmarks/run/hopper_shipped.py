@@ -1,0 +1,106 @@
+"""The kernels that gemmhub-hopper's wheel carries: selected, and what they cost; without a card.
+
+Random plain products (sides log-uniform to 16384, of any size or multiples of 8 or 64, in all orders) are ranked for an
+H100, an H200 and a card that was not measured. Kernels are selected greedily: the next are those that lower the mean
+logarithm of (estimate of the fastest candidate in the wheel / estimate of the fastest) the most. ``--write`` replaces
+``data/shipped.json``; other products, of another seed, give the figures of ``hopper_shipped.json``.
+
+    python -m benchmarks.run.hopper_shipped --draws 3000 --write --json hopper_shipped.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gemmhub_hopper
+import numpy as np
+from gemmhub_hopper import shipped
+from gemmhub_hopper.candidates.gemv import GemvChoice
+from gemmhub_hopper.cost import choose
+from gemmhub_hopper.cost.model import Card
+from gemmhub_hopper.cost.shortlist import SHIPPED, code
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.variants.compiled import Code
+
+from benchmarks.lib.kernel_selection import Product, Selection, figures, sides
+from gemmhub.capability import Device
+from gemmhub.testing.problems import problem
+
+CARDS = {
+    "H100": (Card(132, 1.98e9, 3.352e12, name="NVIDIA H100 80GB HBM3"), 80 * 2**30),
+    "H200": (Card(132, 1.98e9, 4.814e12, name="NVIDIA H200"), 141 * 2**30),
+    "not measured": (Card(132, 1.98e9, 4e12), 96 * 2**30),
+}
+KINDS = {"bfloat16": ("bfloat16", "ieee"), "tf32": ("float32", "tf32"), "float32": ("float32", "ieee")}
+COMMAND = "python -m benchmarks.run.hopper_shipped --draws {} --write --json hopper_shipped.json"
+NUMBERS = {"bfloat16": 360, "tf32": 260, "float32": 440}
+"""Kernels of each kind; those of bfloat16 count twice, as float16's are the same."""
+_CANDIDATES = 80
+"""Candidates of a product that are looked at, at most."""
+
+
+def drawn(kind: str, card: str, seed: int, draws: int) -> list[Product]:
+    """Return the candidates of random products."""
+    rng = random.Random(f"{kind} {card} {seed}")
+    (facts, memory), (dtype, precision), side = CARDS[card], KINDS[kind], sides(rng)
+    products = []
+    while len(products) < draws:
+        orders = {name: rng.choice(["row", "col"]) for name in "ab"}
+        asked = problem(next(side), next(side), next(side), dtype, device=Device("cuda"), precision=precision, **orders)
+        lowerings = lower.lowerings(asked)
+        assert isinstance(lowerings, tuple), lowerings
+        timed = choose.timed(lowerings, facts, memory // 256)[:_CANDIDATES]
+        if timed:
+            products.append([(t / timed[0][0], _kernels(choice, facts, memory // 256)) for t, choice in timed])
+    return products
+
+
+def _kernels(choice: Any, card: Card, workspace: int) -> tuple[Code, ...]:
+    passes = None if isinstance(choice, GemvChoice) else choice.k_passes(workspace)
+    return tuple(sorted(set(code(choice, passes, card)), key=repr))
+
+
+def _gathered(kind: str, seed: int, draws: int, pool: ProcessPoolExecutor) -> dict[str, list[Product]]:
+    return dict(zip(CARDS, pool.map(partial(drawn, kind, seed=seed, draws=draws), CARDS)))
+
+
+def main() -> None:
+    """Select, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=3000, help="of each kind and card")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="select anew, and replace data/shipped.json")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    arguments = parser.parse_args()
+    with ProcessPoolExecutor(2) as pool:
+        if arguments.write:
+            chosen: set[Code] = set()
+            for kind, number in NUMBERS.items():
+                every = _gathered(kind, arguments.seed, arguments.draws, pool)
+                before = {x for x in chosen if isinstance(x, int)} | set(shipped.PREPASS_CODES)
+                selection = Selection([product for some in every.values() for product in some], before)
+                selection.add(number)
+                selection.add(number // 4, float(np.log(1.75)))
+                print(kind, len(selection.chosen), np.exp(selection.costs.max()), flush=True)
+                chosen |= selection.chosen
+            data = Path(gemmhub_hopper.__file__).parent / "data" / "shipped.json"
+            data.write_text(shipped.encoded(chosen))
+        kernels = shipped.codes()
+        report: dict[str, Any] = {"command": COMMAND.format(arguments.draws), "kernels": len(kernels)}
+        for kind in KINDS:
+            fresh = _gathered(kind, arguments.seed + 1000, max(1, arguments.draws // 3), pool)
+            report[kind] = {card: figures(products, kernels, SHIPPED) for card, products in fresh.items()}
+    text = json.dumps(report, indent=1)
+    print(text)
+    if arguments.json:
+        arguments.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -37,8 +37,9 @@ from gemmhub._base.error_model import ErrorModel as ErrorModel
 from gemmhub._base.error_model import error_model as error_model
 from gemmhub._base.error_model import gamma as gamma
 from gemmhub._base.inner_products import widen as widen
-from gemmhub.dtypes import DType, compute_dtype, epilogue_dtype, info
+from gemmhub.dtypes import DType, as_dtype, compute_dtype, epilogue_dtype, info
 from gemmhub.epilogues import EPILOGUES, NUMPY
+from gemmhub.errors import ShapeError
 from gemmhub.operands import BLOCK, OPERANDS
 from gemmhub.problem import GemmProblem
 from gemmhub.scale_layouts import spread
@@ -65,7 +66,7 @@ def activate(x: Array, activation: str | None) -> Array:
     return EPILOGUES[activation](x)
 
 
-def quantization_bound(x: Array, scale: Array, dtype: DType) -> Array:
+def quantization_bound(x: Array, scale: Array, dtype: object) -> Array:
     """Return the bound of ``|x - q * scale|``, element for element, for what :func:`gemmhub.quantize` returns.
 
     It is ``max(u |x|, h scale) + 2**-22 |x| + 2**-126``: u is the unit roundoff of ``dtype`` (0 for int8), h half the
@@ -76,14 +77,31 @@ def quantization_bound(x: Array, scale: Array, dtype: DType) -> Array:
     Parameters
     ----------
     x, scale : arrays, the scale as :func:`gemmhub.quantize` returns it.
-    dtype : the dtype of q.
+    dtype : the dtype of q, or its name.
+
+    Raises
+    ------
+    DTypeError : an unknown dtype.
+    ShapeError : a scale that is neither one element nor one for each row, column or block of 128 of x.
     """
-    facts = info(dtype)
+    facts = info(as_dtype(dtype, "dtype"))
+    _check_scale(np.shape(scale), np.shape(x))
     half = facts.unit_roundoff * facts.smallest_normal if facts.inexact else 0.5
     with np.errstate(all="ignore"):
         size, factor = np.abs(widen(np.asarray(x))), spread(widen(np.asarray(scale)), np.shape(x))
         bound = np.maximum(facts.unit_roundoff * size, half * factor) + 2.0**-22 * size + 2.0**-126
         return np.where(size <= facts.largest * factor * (1 + 2.0**-22), bound, inf)
+
+
+def _check_scale(scale: tuple[int, ...], x: tuple[int, ...]) -> None:
+    """Raise ShapeError for a shape of scales that :func:`gemmhub.quantize` does not return for such an ``x``."""
+    if all(n == 1 for n in scale):
+        return
+    stack = len(scale) == len(x) >= 2 and all(n in (1, size) for n, size in zip(scale[:-2], x[:-2]))
+    if not (stack and all(n in (1, size, -(-size // BLOCK)) for n, size in zip(scale[-2:], x[-2:]))):
+        rows, columns = (f"1, {-(-size // BLOCK)} or {size}" for size in x[-2:]) if len(x) > 1 else ("", "")
+        allowed = f"one element, or (..., {rows}; {columns})" if rows else "one element"
+        raise ShapeError("scale", f"shape {scale} for x of shape {x}", allowed, "pass that of gemmhub.quantize")
 
 
 @dataclass(frozen=True)

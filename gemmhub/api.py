@@ -6,17 +6,17 @@ force, and then runs the kernel: no hook, no environment, no dataclass.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import numpy as np
 
 from gemmhub import config
 from gemmhub._base import registered
 from gemmhub._base.guard import memory_errors, out_of_memory, propagates
+from gemmhub._base.wording import instance
 from gemmhub._call.cache import CallCache
 from gemmhub._call.keys import STRIDE_DEPENDENT, call_key
 from gemmhub._call.options import ARRAYS, NUMBERS, Options, positional, request, signature, unknown, with_scalars
@@ -47,8 +47,10 @@ _fast = _cache.fast
 """The parts of the cache that warm calls read: a look-up in a module costs less than one in an object."""
 _imported = False
 _importing = locks.Busy()
-_observing = locks.lock()
-"""Lock of the beginning of an observation."""
+_tuning = locks.lock()
+"""Lock of the tuning of a function, until its products are measured: two at a time would disturb each other."""
+_tunes = locks.Busy()
+"""Whether this thread tunes a function: the lock is re-entrant."""
 _settings = config.context.get
 locks.survive_forks()
 _ndarray = np.ndarray
@@ -576,10 +578,11 @@ def pack(
 def tune(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> FunctionTuneResult: ...
 @overload
 def tune(a: Array, b: Array, /, *, out: Array | None = None, **options: Unpack[Options]) -> TuneResult: ...
-def tune(a: Any, /, *others: Any, **options: Any) -> Any:
-    """Time every backend (and each of its candidates) that can run a call, and record the results.
+def tune(a_or_function: Any, /, *arguments: Any, **options: Any) -> Any:
+    """Time all candidates of ``tune(a, b, **options)``, or of each product of ``tune(function, *args, **kwargs)``.
 
-    Later calls alike, in this process and others, use the fastest. Candidates with a wrong result
+    Every backend, and each of its candidates, that can run the call ``matmul(a, b, **options)`` is timed, and the times
+    are recorded. Later calls alike, in this process and others, use the fastest. Candidates with a wrong result
     are reported and not recorded.
 
     ``tune(function, *args, **kwargs)`` calls a function or a model once, and tunes each product that it makes through
@@ -628,11 +631,14 @@ def tune(a: Any, /, *others: Any, **options: Any) -> Any:
     >>> [product.calls for product in result.products]
     [2]
     """
-    if callable(a):
-        return _tune_function(a, others, options)
-    if not others:
-        raise TypeError("tune() missing 1 required positional argument: 'b'")
-    return _tune_product(a, *others, **options)
+    if callable(a_or_function):
+        return _tune_function(a_or_function, arguments, options)
+    if not arguments:
+        raise TypeError(
+            f"tune() got {instance(type(a_or_function))} alone; it takes two arrays, tune(a, b, **options), or a "
+            "function, tune(function, *args, **kwargs)"
+        )
+    return _tune_product(a_or_function, *arguments, **options)
 
 
 @signature()
@@ -658,11 +664,19 @@ def _tune_product(
     return tuned
 
 
-cast(Any, tune).__signature__ = inspect.signature(_tune_product)
-
-
 def _tune_function(function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """Call ``function`` once, and tune the products that it makes."""
+    if _tunes.now or not _tuning.acquire(blocking=False):
+        raise InputError("function", "tuned while another one is", "one at a time", "tune them one after the other")
+    try:
+        with _tunes:
+            return _tune_alone(function, arguments, keywords)
+    finally:
+        _tuning.release()
+
+
+def _tune_alone(function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Do the same, while no other function is tuned."""
     with locks.deciding:
         import_deciding()
         from gemmhub._call.observe import Observer
@@ -671,10 +685,7 @@ def _tune_function(function: Callable[..., Any], arguments: Sequence[Any], keywo
 
     check_writable()
     observer = Observer()
-    with _observing:
-        if _cache.observer is not None:
-            raise InputError("function", "tuned while another one is", "one at a time", "tune them one after the other")
-        _replace_cache(CallCache(observer))
+    _replace_cache(CallCache(observer))
     try:
         result = function(*arguments, **keywords)
         tune_function.wait(result)

@@ -18,7 +18,7 @@ import numpy as np
 from gemmhub._base.device_clock import DeviceClock as DeviceClock
 from gemmhub._base.device_types import DeviceType as DeviceType
 from gemmhub._base.device_types import register_device_type as register_device_type
-from gemmhub._base.geometry import MAX_ALIGNMENT, distinct, meet
+from gemmhub._base.geometry import MAX_ALIGNMENT, address_of, distinct, meet
 from gemmhub._base.geometry import DeviceView as DeviceView
 from gemmhub._base.geometry import reach as reach
 from gemmhub._base.registered import Deferred as Deferred
@@ -179,9 +179,13 @@ class HostArrays:
             ) from None
 
     def empty_strided_like(self, x: Array) -> Array:
-        """A new array with the shape, dtype and strides of a native one; its contents are undefined."""
+        """A new array with the shape, dtype and strides of a native one, and aligned as that; its contents are
+        undefined.
+        """
         first, span = reach(x)
-        return np.ndarray(x.shape, x.dtype, self.empty((span,), np.dtype(np.uint8)), first, x.strides)
+        memory = self.empty((span + MAX_ALIGNMENT,), np.dtype(np.uint8))
+        first += (address_of(x) - memory.ctypes.data - first) % MAX_ALIGNMENT
+        return np.ndarray(x.shape, x.dtype, memory, first, x.strides)
 
     def clone(self, x: Array) -> Array:
         """A copy, as an ndarray, with the strides of the view of ``x``."""

@@ -369,6 +369,11 @@ def _files_of(value: object) -> tuple[Any, ...]:
     that has no records.
     """
     paths: Sequence[Any] = value if isinstance(value, (list, tuple)) else [value]
+    if not paths:
+        raise ConfigError(
+            f"use(): records = {value!r} is not valid; allowed: a path, or a list of paths. Leave records= out "
+            "for those in force"
+        )
     if "off" in paths or "default" in paths:
         raise ConfigError(
             f"use(): records = {value!r} is not valid; allowed: files of tuning records. Which other records are used "
@@ -409,7 +414,8 @@ class use:  # noqa: N801  (read as a sentence: with gemmhub.use(...))
     ------
     ConfigError : a value that is not allowed, such as a name that no backend has. A backend that is not installed, or
         that is for another device, is an error of the calls within.
-    RecordError : a file that is missing, cannot be read, or has no record that this version reads.
+    RecordError : a file that is missing, cannot be read, or has no record that the installed versions of gemmhub and
+        its plugins may use. Records of other devices and libraries are no error: they do not count here.
 
     See Also
     --------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gemmhub._base.wording import did_you_mean
+from gemmhub._base.wording import did_you_mean, instance
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from gemmhub.operands import BLOCK
 
@@ -89,7 +89,8 @@ def convert(scale: Array, layout: str, argument: str, size: int, k: int) -> Arra
 
     Raises
     ------
-    InputError : an unknown layout, one that is refused (:data:`REFUSED`) or that is not for this operand.
+    InputError : an unknown layout, one that is refused (:data:`REFUSED`) or that is not for this operand; a
+        ``scale`` that is no array.
     ShapeError : a shape that is not the layout's.
     DTypeError : a dtype that is not float32.
 
@@ -114,6 +115,10 @@ def convert(scale: Array, layout: str, argument: str, size: int, k: int) -> Arra
     if stored is None:
         other = "scale_b" if operand == "a" else "scale_a"
         raise InputError("argument", f"{argument} of layout {layout!r}, which is for {other} alone", other)
+    if not (hasattr(scale, "dtype") and hasattr(scale, "shape")):
+        raise InputError(
+            "scale", instance(type(scale)), "an array of NumPy, torch or JAX", "convert it to an array of float32"
+        )
     if str(scale.dtype).rpartition(".")[2] != "float32":
         raise DTypeError("scale", f"dtype {scale.dtype}", "float32", "e8m0 and packed scales are not supported")
     shape = tuple(scale.shape)

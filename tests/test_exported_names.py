@@ -87,7 +87,7 @@ def test_lazy_names_are_in_their_stated_modules():
         assert getattr(importlib.import_module(f"gemmhub.{module}"), name) is getattr(gemmhub, name)
 
 
-@pytest.mark.parametrize("name", ["matmul", "plan", "explain", "tune"])
+@pytest.mark.parametrize("name", ["matmul", "plan", "explain"])
 def test_signatures_name_every_option(name):
     parameters = inspect.signature(getattr(gemmhub, name)).parameters
     assert [p.name for p in parameters.values() if p.kind is p.POSITIONAL_ONLY] == ["a", "b"]

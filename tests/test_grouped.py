@@ -103,7 +103,7 @@ def test_nothing_to_multiply(form, sizes, rng):
     assert not np.any(got)
     assert got.dtype == F32
     with pytest.raises(InputError, match="activation"):
-        gemmhub.grouped_matmul(a, b, ends, activation="tanh")
+        gemmhub.grouped_matmul(a, b, ends, activation="softmax")
     if sizes:
         with pytest.raises(DTypeError, match=r"bias: (group 0: )?dtype complex128"):
             gemmhub.grouped_matmul(a, b, ends, bias=np.ones(b.shape[-1], np.complex128))
@@ -270,6 +270,15 @@ def test_mistakes_are_named():
         gemmhub.grouped_matmul(a, b, ends, scale_a=np.ones(5, F32))
     with pytest.raises(ShapeError, match=r"scale_a: shape \(6, 4, 1\)"):
         gemmhub.grouped_matmul(a, b, ends, scale_a=np.ones((6, 4, 1), F32))
+    for form in (a, ends), (np.ones((2, 3, 4), F32), None):
+        with pytest.raises(ShapeError, match=r"scale_b: shape \(2, 5\); .* \(2, 1, 5\).*pass scale_b\[:, None, :\]"):
+            gemmhub.grouped_matmul(form[0], b, form[1], scale_b=np.ones((2, 5), F32))
+    with pytest.raises(ShapeError, match=r"scale_a: shape \(2, 3\); allowed: shape \(2, 3, 1\)"):
+        gemmhub.grouped_matmul(np.ones((2, 3, 4), F32), np.ones((4, 6), F32), ends, scale_a=np.ones((2, 3), F32))
+    with pytest.raises(OutputError, match=r"out: a list beside arrays a and b; allowed: an array"):
+        gemmhub.grouped_matmul(a, b, ends, out=[1])
+    with pytest.raises(InputError, match=r"beta: given to a grouped product; allowed: no beta"):
+        gemmhub.grouped_matmul(a, b, ends, beta=1)
     with pytest.raises(InputError, match=r"activation: swiglu, which pairs columns"):
         gemmhub.grouped_matmul(np.ones((2, 3, 4), F32), np.ones((4, 6), F32), ends, activation="swiglu")
     with pytest.raises(InputError, match=r"c: given to a grouped product; allowed: None"):
@@ -300,6 +309,48 @@ def test_mistakes_in_lists_are_named():
         gemmhub.grouped_matmul(a, [b[0]] * 2, bias=np.ones(4, F32))
     with pytest.raises(InputError, match=r"offsets: given with lists"):
         gemmhub.grouped_matmul(a, b, [2, 4])
+
+
+def test_nested_sequences_of_numbers_are_no_lists_of_arrays():
+    a, b, ends = np.ones((3, 4), F32), np.ones((2, 4, 5), F32), [2, 3]
+    for arguments, name in (
+        ((a.tolist(), b, ends), "a"), ((a, b.tolist(), ends), "b"), ((a.tolist(), b.tolist(), ends), "a"),
+        ((a, a.T.tolist(), ends), "b"), ((a.tolist(), a.T.tolist()), "a"), ((a[0].tolist(), b[0].tolist()), "a"),
+        (([a], b[0].tolist()), "b"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=rf"{name}: nested sequences of numbers; .* pass numpy.asarray\({name}\)"):
+            gemmhub.grouped_matmul(*arguments)
+    got = gemmhub.grouped_matmul([a.tolist()], [b[0].tolist()])
+    assert np.array_equal(got[0], a @ b[0])
+
+
+def test_results_of_lists_have_memory_of_their_own(rng):
+    x, y = draw(rng, (3, 4), F32), draw(rng, (4, 4), F32)
+    memory = np.full((8, 8), 7, F32)
+    whole = np.full((3, 4), 7, F32)
+    chain = np.full((3, 4), 7, F32)
+    for a, outs, message in (
+        ([x, 2 * x], [whole, whole], r"out: group [01]: it shares memory with out of group [01]; allowed: memory of"),
+        ([x, x], [memory[:3, :4], memory[2:5, 3:7]], r"shares memory with out of group"),
+        (
+            [x, x, x],
+            [whole, memory[:3, :4], memory[2::-1, 3:7]],
+            r"group [12]: it shares memory with out of group [12]",
+        ),
+        ([x, chain], [chain, memory[:3, :4]], r"group 0: it shares memory with a of group 1"),
+        ([chain, x], [memory[:3, :4], chain[::-1]], r"group 1: it shares memory with a of group 0"),
+    ):
+        for call in (gemmhub.grouped_matmul, gemmhub.explain_grouped):
+            with pytest.raises(OutputError, match=message):
+                call(a, [y] * len(a), out=outs)
+    assert all((z == 7).all() for z in (memory, whole, chain))  # nothing was written
+    halves = [memory[::2, :4], memory[1::2, :4], memory[::2, 4:], memory[1::2, 4:]]  # address ranges meet
+    a = [draw(rng, (4, 4), F32) for _ in halves]
+    for left, z, out in zip(a, gemmhub.grouped_matmul(a, [y] * 4, out=halves), halves):
+        assert z is out
+        assert ratio(out, left, y) <= 1
+    own = x.copy()
+    assert ratio(gemmhub.grouped_matmul([own, x], [y, y], out=[own, whole])[0], x, y) <= 1  # as of matmul
 
 
 def test_a_bad_out_is_named(rng):

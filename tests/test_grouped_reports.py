@@ -17,7 +17,8 @@ def test_one_decision_for_each_size(rng):
     a, b, ends = operands(rng, "ragged m", F32, [4, 0, 2, 4, 6], k=7, n=6, beyond=3)
     decision = gemmhub.explain_grouped(a, b, ends, backend="numpy")
     assert decision.form == "ragged m"
-    assert list(decision.decisions) == [(6, 6, 7), (4, 6, 7), (2, 6, 7)]
+    assert [x["sizes"] for x in decision.to_dict()["decisions"]] == [[6, 6, 7], [4, 6, 7], [2, 6, 7]]
+    assert [None if x is None else x.problem.m for x in decision.decisions] == [4, None, 2, 4, 6]
     assert decision.sizes == tuple((size, 6, 7) for size in (4, 0, 2, 4, 6))
     assert (decision.groups, decision.empty, decision.unassigned) == (5, 1, 3)
     assert decision.imbalance == pytest.approx(6 * 5 / 16)
@@ -25,7 +26,7 @@ def test_one_decision_for_each_size(rng):
     singles = [gemmhub.explain(a[:m], b[0], backend="numpy") for m in (4, 2, 4, 6)]
     assert decision.seconds == pytest.approx(sum(x["numpy"].seconds for x in singles), rel=0.5)
     text = str(decision)
-    assert "4 products of 3 sizes" in text
+    assert "4 products, 3 different, one by one" in text
     assert "3 beyond the last end: zeros" in text
     assert json.loads(json.dumps(decision.to_dict()))["sizes"][2] == [2, 6, 7]
 
@@ -36,7 +37,8 @@ def test_every_form_is_explained(form, rng):
     decision = gemmhub.explain_grouped(a, b, ends, out=gemmhub.grouped_matmul(a, b, ends))
     assert decision.form == form
     assert decision.groups == 3
-    assert all(x.chosen for x in decision.decisions.values())
+    assert [x is None for x in decision.decisions] == [False, form in ("ragged m", "ragged n"), False]
+    assert all(x.chosen for x in decision.decisions if x is not None)
     with pytest.raises(InputError, match="offsets"):
         gemmhub.explain_grouped(a, b, [9, 8, 7])
 
@@ -44,7 +46,7 @@ def test_every_form_is_explained(form, rng):
 def test_many_sizes_fit_one_screen(rng):
     a, b, ends = operands(rng, "ragged m", F32, range(1, 61), k=3, n=2)
     decision = gemmhub.explain_grouped(a, b, ends, backend="numpy")
-    assert len(decision.decisions) == 60
+    assert len(decision.to_dict()["decisions"]) == 60
     assert len(repr(decision).splitlines()) <= 30
     assert len(str(decision).splitlines()) > 60
 
@@ -59,6 +61,33 @@ def test_lists_and_nothing_are_explained():
     nothing = gemmhub.explain_grouped(np.ones((0, 2)), np.ones((3, 2, 2)), [0, 0, 0])
     assert (nothing.imbalance, nothing.seconds, nothing.chosen, nothing.empty) == (1.0, 0.0, (), 3)
     assert "3 groups, ragged m" in repr(nothing)
+
+
+def test_products_of_lists_are_told_apart_by_more_than_their_sizes(rng):
+    a = [draw(rng, (4, 3), dtype) for dtype in (F32, BF16, F32, I8)]
+    b = [draw(rng, (3, 5), x.dtype) for x in a]
+    decision = gemmhub.explain_grouped(a, b)
+    assert [x.problem.a.dtype for x in decision.decisions] == [x.dtype for x in a]
+    assert decision.decisions[0] is decision.decisions[2]
+    assert [x["groups"] for x in decision.to_dict()["decisions"]] == [2, 1, 1]
+    assert "4 products, 3 different" in str(decision)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("form", FORMS)
+def test_specs_are_explained_as_arrays(form, device, rng):
+    a, b, ends = operands(rng, form, F32, [3, 0, 5])
+    x, y = (gemmhub.ArraySpec(z.shape, z.dtype, strides=z.strides, device=device) for z in (a, b))
+    decision = gemmhub.explain_grouped(x, y, ends)
+    expected = gemmhub.explain_grouped(a, b, ends)
+    assert (decision.form, decision.sizes) == (form, expected.sizes)
+    for mine, other in zip(decision.decisions, expected.decisions):
+        assert (mine is None) is (other is None)
+        if mine is not None:
+            assert mine.problem.key == other.problem.key
+            for p, q in ((mine.problem.a, other.problem.a), (mine.problem.b, other.problem.b)):
+                assert (p.layout.row_stride, p.layout.col_stride) == (q.layout.row_stride, q.layout.col_stride)
+            assert mine.problem.device.type == device
 
 
 def test_a_size_that_no_backend_runs_is_reported(rng):
@@ -125,6 +154,9 @@ def test_lists_are_checked(rng):
     assert verdict.group == 1
     with pytest.raises(ShapeError, match="result: group 0"):
         gemmhub.spot_check_grouped(a, b, None, results[::-1])
+    for wrong, message in ((results[:1], "result: a list of 1"), (results[0], "result: no list beside lists")):
+        with pytest.raises(InputError, match=message):
+            gemmhub.spot_check_grouped(a, b, None, wrong)
 
 
 def test_mistakes_of_the_check_are_named(rng):

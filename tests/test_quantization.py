@@ -197,6 +197,43 @@ def test_float64_beyond_the_range_of_float32(target):
     assert unbounded.tolist() == [[True, target == I8, False], [False] * 3]
 
 
+@pytest.mark.parametrize("target", [E4M3, E5M2, I8])
+def test_the_bound_takes_dtypes_as_quantize_does(rng, target):
+    x = rng.standard_normal((5, 300))
+    _, scale = gemmhub.quantize(x, target, "block")
+    expected = accuracy.quantization_bound(x, scale, np.dtype(target))
+    short = gemmhub.dtypes.SHORT_DTYPES
+    names = [name for name, full in short.items() if full == np.dtype(target).name]
+    for given in (np.dtype(target).name, np.dtype(target).type, *names):
+        assert np.array_equal(accuracy.quantization_bound(x, scale, given), expected)
+    with pytest.raises(DTypeError, match="dtype: dtype int7 is not supported"):
+        accuracy.quantization_bound(x, scale, "int7")
+
+
+BOUND_SHAPES = [
+    ((), True), ((1,), True), ((1, 1, 1), True), ((2, 1, 1), True), ((2, 150, 1), True), ((2, 1, 300), True),
+    ((2, 150, 3), True), ((2, 2, 300), True), ((2, 2, 3), True), ((1, 150, 3), True), ((150, 1), False),
+    ((300,), False), ((2, 151, 1), False), ((2, 1, 4), False), ((3, 150, 1), False), ((2, 150, 0), False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "fits"), BOUND_SHAPES)
+def test_the_scales_that_the_bound_takes(rng, shape, fits):
+    x, scale = rng.standard_normal((2, 150, 300)), np.ones(shape, F32)
+    if fits:
+        assert accuracy.quantization_bound(x, scale, "int8").shape == x.shape
+        return
+    with pytest.raises(ShapeError, match="scale: shape"):
+        accuracy.quantization_bound(x, scale, "int8")
+
+
+def test_a_vector_has_one_scale(rng):
+    x = rng.standard_normal(6)
+    assert accuracy.quantization_bound(x, np.float32(1), "int8").shape == (6,)
+    with pytest.raises(ShapeError, match=r"scale: shape \(6,\) for x of shape \(6,\); allowed: one element"):
+        accuracy.quantization_bound(x, np.ones(6, F32), "int8")
+
+
 def test_no_state_of_numpy_changes_a_result(rng):
     x = np.array([[np.nan, np.inf, 1e-45, 1e38]], F32)
     before = x.copy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import pytest
 from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
-from gemmhub import config
 from gemmhub._choice import records
 from gemmhub.errors import ConfigError, RecordError
 from plugins import add
@@ -244,6 +244,19 @@ def test_a_failure_in_a_file(tmp_path):
         assert "first failed when it was measured: wrong: 3 times" in gemmhub.explain(ONE, ONE)["left"].remark
 
 
+def test_a_failure_in_a_file_hides_no_time_of_a_later_one(tmp_path, model):
+    """But that of the candidate that failed: it is not run because an older file has its time."""
+    failure = {"failure": "wrong: 3 times its bound"}
+    other = written(tmp_path / "other.jsonl", record("right", "first", float("inf"), **failure))
+    same = written(tmp_path / "same.jsonl", record("right", "second", float("inf"), **failure))
+    with gemmhub.use(records=model), gemmhub.use(records=other):
+        assert chosen() == ("right", "second", "measured", str(model))
+    with gemmhub.use(records=model), gemmhub.use(records=same):
+        assert chosen() == ("right", "first", "measured", str(model))
+    with gemmhub.use(records=other), gemmhub.use(records=same):
+        assert chosen()[0] == "left"
+
+
 def test_files_without_records_in_force(model, monkeypatch):
     monkeypatch.setenv("GEMMHUB_RECORDS", "off")
     gemmhub.reload()
@@ -273,6 +286,27 @@ def test_a_file_that_has_no_records(tmp_path, model, case):
     assert chosen() == BY_ESTIMATE
 
 
+def test_records_of_another_version(tmp_path):
+    """Of gemmhub, or of an installed plugin: an error where the file has no others."""
+    old = record("left", "first", 1e-10, versions={"gemmhub": "0.0.9", "numpy": np.__version__})
+    path = written(tmp_path / "old.jsonl", old)
+    expected = f"measured with gemmhub 0.0.9, installed is {gemmhub.__version__}; tune again"
+    with pytest.raises(RecordError, match=re.escape(expected)) as caught:
+        gemmhub.use(records=path)
+    assert str(caught.value).startswith(str(path))
+    written(path, record("left", "second", 1e-10, versions={"gemmhub": gemmhub.__version__, "numpy": "1.0"}))
+    with gemmhub.use(records=path):
+        assert chosen() == BY_ESTIMATE
+        assert "a record is not used: measured with" in gemmhub.explain(ONE, ONE)["left"].remark
+
+
+@pytest.mark.parametrize("versions", [{"gemmhub-none": "0.0.9"}, {"numpy": "1.0"}, {"gemmhubs": "0.0.9"}])
+def test_records_of_another_machine_are_no_error(tmp_path, versions):
+    path = written(tmp_path / "other.jsonl", record("left", "first", 1e-10, versions=versions))
+    with gemmhub.use(records=path):
+        assert chosen() == BY_ESTIMATE
+
+
 def test_lines_that_are_broken_are_passed_over(model):
     with model.open("a") as file:
         file.write('{"format": 99}\nbroken\n')
@@ -287,7 +321,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
         gemmhub.use(records=tmp_path)
 
 
-@pytest.mark.parametrize("value", [3, b"model.jsonl", "", [None], {"a": 1}, "a\0b"], ids=repr)
+@pytest.mark.parametrize("value", [3, b"model.jsonl", "", [None], {"a": 1}, "a\0b", [], ()], ids=repr)
 def test_what_is_no_path(value):
     with pytest.raises(ConfigError, match=r"use\(\): records = .* is not valid; allowed: a path, or a list of paths"):
         gemmhub.use(records=value)
@@ -302,8 +336,6 @@ def test_settings_of_the_process(value):
 def test_a_file_is_read_again_where_it_has_changed(model):
     with gemmhub.use(records=model) as first, gemmhub.use(records=model) as second:
         assert second is first
-    with gemmhub.use(records=[]) as none:
-        assert none is config.root()
     shared = gemmhub.use(records=model)
     model.write_text(record("left", "second", 1e-10).line() + "\n")
     with gemmhub.use(records=model) as third:

@@ -445,6 +445,13 @@ def test_a_default_file_that_cannot_be_read_is_only_warned_of(tmp_path, monkeypa
         gemmhub.tune(ONE, ONE)
 
 
+def test_no_suite_writes_to_the_file_of_the_user(monkeypatch):
+    """Nor one whose tests have no fixture that names another."""
+    monkeypatch.undo()  # of what such fixtures set
+    gemmhub.reload()
+    assert records.path() != records.default_path()
+
+
 def test_where_records_are(tmp_path, monkeypatch):
     for value, expected in (
         ("off", None),

@@ -34,6 +34,12 @@ def stored(dimensions, rng):
     return scale, factors
 
 
+@pytest.mark.parametrize("scale", [[[1.0, 2.0], [3.0, 4.0]], 1.0, None, "scale"], ids=repr)
+def test_a_scale_that_is_no_array(scale):
+    with pytest.raises(InputError, match=r"scale: .*; allowed: an array of NumPy, torch or JAX"):
+        scale_layouts.convert(scale, "deep_gemm 128x128", "scale_b", 256, 256)
+
+
 ROWS = [(name, side) for name, x in scale_layouts.LAYOUTS.items() for side in "ab" if getattr(x, side) is not None]
 
 

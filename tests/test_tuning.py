@@ -41,6 +41,28 @@ def lazy(name, **answers):
     return Scripted(name, candidates=("slow", "quick", "medium"), run=run, **answers)
 
 
+def test_the_records_of_one_product_in_a_file(operands, tmp_path, monkeypatch):
+    """Those of failures too, whether or not records are in force; of another product they are merged."""
+    monkeypatch.setenv("GEMMHUB_RECORDS", "off")
+    gemmhub.reload()
+    add(lazy("lazy"))
+    add(Scripted("wrong", run=lambda a, b, out, candidate: out.fill(7)))
+    a, b = operands
+    first = gemmhub.tune(a, b)
+    first.save(tmp_path / "model.jsonl")
+    content = records.read(tmp_path / "model.jsonl")
+    timed = {(row.backend, row.candidate): row.seconds for row in first.rows if row.seconds is not None}
+    assert {(r.backend, r.candidate): r.seconds for r in content.records.values()} == timed
+    assert [r.backend for r in content.failures.values()] == ["wrong"]
+    with gemmhub.use(records=tmp_path / "model.jsonl"):
+        assert gemmhub.explain(a, b).chosen == first.best.backend
+        assert gemmhub.explain(a, b)["lazy"].candidate == "quick"
+    gemmhub.tune(a[:2], b).save(str(tmp_path / "model.jsonl"))
+    assert len({r.problem for r in records.read(tmp_path / "model.jsonl").all}) == 2
+    with pytest.raises(RecordError, match="cannot be written"):
+        first.save(tmp_path)
+
+
 def test_every_backend_and_candidate_is_timed_and_recorded(operands, tmp_path, monkeypatch):
     Site(tmp_path / "site", monkeypatch).install("gemmhub-example-good", GOOD)
     add(lazy("lazy", seconds=1.0))

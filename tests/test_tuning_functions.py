@@ -18,6 +18,7 @@ from plugins.gemmhub_example_bad.backend import Scripted
 
 import gemmhub
 from gemmhub import api
+from gemmhub._arrays.host.operands import NUMPY
 from gemmhub._base.timing import Timing
 from gemmhub._choice import records
 from gemmhub._measure import fresh
@@ -218,6 +219,57 @@ def test_vectors_scales_and_written_operands(rng):
     assert np.array_equal(function(), expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "complex64"])
+@pytest.mark.parametrize("layout", ["row-major", "column-major", "reversed", "broadcast"])
+def test_a_symmetric_product(rng, layout, dtype):
+    """Its new b is the transpose of its a, and c is symmetric: candidates that compute half of it are right."""
+    a = LAYOUTS[layout](rng.integers(-3, 4, (7, 5)).astype(gemmhub.dtypes.as_dtype(dtype)))
+    b = np.swapaxes(a, -1, -2).copy()
+    c = gemmhub.matmul(a, b, symmetric=True)
+    c = c[0] if c.ndim > 2 else c
+    kept, real = [], fresh.operands_like
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fresh, "operands_like", lambda product: dict(kept.append(real(product)) or kept[-1]))
+        result = gemmhub.tune(
+            lambda: (gemmhub.matmul(a, b, symmetric=True), gemmhub.matmul(a, b, c=c, beta=2, symmetric=True))
+        )
+    assert [(bool(p.rows), p.remark) for p in result.products] == [(True, ""), (True, "")]
+    assert [r.failure for r in records.read(records.path()).all] == ["", ""]
+    for made in kept:
+        assert np.array_equal(made["b"], np.swapaxes(made["a"], -1, -2))
+        assert made["b"].strides == b.strides
+        assert len(np.unique(made["a"])) > 3
+    assert np.array_equal(kept[1]["c"], kept[1]["c"].T)
+
+
+def test_symmetric_products_of_other_layouts(rng):
+    """Of two types, with constant addends, and with rows that share memory."""
+    a = rng.integers(0, 2, (6, 5)).astype(F32)
+    half, row, one = a.astype(np.float16), np.broadcast_to(a[:1], a.shape), np.ones((6, 6), F32)
+    result = gemmhub.tune(
+        lambda: [
+            gemmhub.matmul(a, half.T, symmetric=True),
+            gemmhub.matmul(row, row.T, symmetric=True),
+            gemmhub.matmul(a, a.T, c=one[0], beta=1, symmetric=True),
+            gemmhub.matmul(a, a.T, c=one[:, :1], beta=2, symmetric=True),
+            gemmhub.matmul(a, a.T, c=one[0, 0], beta=2, symmetric=True),
+        ]
+    )
+    assert [(bool(p.rows), p.remark) for p in result.products] == [(True, "")] * len(result.products)
+    assert not [r for r in records.read(records.path()).all if r.failure]
+
+
+@pytest.mark.parametrize("offset", [0, 4, 16, 100])
+def test_new_operands_are_aligned_as_the_callers(rng, offset, monkeypatch):
+    """Their copies too: in each of them vectors cross the same lines of the cache."""
+    a, b = (np.ndarray(shape, F32, np.zeros(1024, np.uint8), offset) for shape in ((5, 6), (6, 7)))
+    kept, real = [], fresh.operands_like
+    monkeypatch.setattr(fresh, "operands_like", lambda product: dict(kept.append(real(product)) or kept[-1]))
+    assert gemmhub.tune(gemmhub.matmul, a, b).products[0].rows
+    for new, old in ((kept[0]["a"], a), (kept[0]["b"], b), (NUMPY.clone(a[1:]), a[1:])):
+        assert (new.ctypes.data - old.ctypes.data) % 256 == 0
+
+
 def test_a_packed_operand(rng):
     x, w = normal(rng, 4, 8).astype(np.float16), normal(rng, 8, 6).astype(np.float16)
     packed = gemmhub.pack(w, m=4, backend="numpy")
@@ -349,6 +401,29 @@ def test_a_function_that_tunes(rng):
     assert counts(result) == {"4x4x4": 1}
 
 
+def test_one_function_is_tuned_at_a_time_with_its_measuring(rng, monkeypatch):
+    """By any thread, and by the one that measures."""
+    x = normal(rng, 4, 4)
+    refused, real = [], fresh.operands_like
+
+    def attempt():
+        with pytest.raises(InputError, match="tuned while another one is"):
+            gemmhub.tune(gemmhub.matmul, x, x)
+        refused.append(threading.get_ident())
+
+    def operands_like(product):
+        attempt()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(attempt).result()
+        return real(product)
+
+    monkeypatch.setattr(fresh, "operands_like", operands_like)
+    assert counts(gemmhub.tune(gemmhub.matmul, x, x)) == {"4x4x4": 1}
+    assert len(set(refused)) == 2
+    monkeypatch.setattr(fresh, "operands_like", real)
+    assert counts(gemmhub.tune(gemmhub.matmul, x, x)) == {"4x4x4": 1}
+
+
 def test_nothing_is_raced_meanwhile(rng, lazy):
     """So that nothing is recorded where the function raises."""
     x = normal(rng, 4, 4)
@@ -448,6 +523,32 @@ def test_a_file_to_ship(rng, tmp_path):
         second.save(tmp_path / "notes.txt")
 
 
+def test_a_result_without_records_is_not_saved(rng, tmp_path):
+    x = normal(rng, 4, 4)
+    result = gemmhub.tune(lambda: gemmhub.matmul(x[:0], x))
+    with pytest.raises(RecordError, match=r"nothing was tuned\n0x4x4 .*: not tuned: the result is empty"):
+        result.save(tmp_path / "model.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_the_block_decides(rng, tmp_path, lazy):
+    """The result says so, where it has a time of the product."""
+    x, path = normal(rng, 4, 4), tmp_path / "model.jsonl"
+    gemmhub.tune(gemmhub.matmul, x, x).save(path)
+    note = f"in this block of use(records=...) {path} decides, before these records"
+    with gemmhub.use(records=path):
+        result = gemmhub.tune(lambda: (gemmhub.matmul(x, x), gemmhub.matmul(x[:3], x)))
+        alone, other = gemmhub.tune(x, x), gemmhub.tune(x[:2], x)
+    assert result.note == f"1 of 2 products: {note}"
+    assert (alone.note, other.note) == (note, "")
+    for shown in (str(result), repr(result), str(alone), repr(alone)):
+        assert "of use(records=...)" in " ".join(shown.split())
+    assert "note" not in str(other)
+    inside = gemmhub.use(records=path)(lambda: gemmhub.matmul(x, x))
+    assert gemmhub.tune(inside).note == f"1 of 1 product: {note}"
+    assert (gemmhub.tune(x, x).note, gemmhub.tune(gemmhub.matmul, x, x).note) == ("", "")
+
+
 def test_records_that_are_off_or_cannot_be_written(rng, tmp_path, monkeypatch):
     x = normal(rng, 4, 4)
     monkeypatch.setenv("GEMMHUB_RECORDS", "off")
@@ -530,6 +631,11 @@ def test_a_bar_of_progress_is_shown_in_a_terminal_alone(rng, monkeypatch, attach
 
 
 def test_the_signature_and_the_call_without_b(rng):
-    assert list(inspect.signature(gemmhub.tune).parameters)[:3] == ["a", "b", "out"]
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
+    """They show both forms."""
+    assert str(inspect.signature(gemmhub.tune)).startswith("(a_or_function: 'Any', /, *arguments: 'Any', **options: ")
+    first = inspect.getdoc(gemmhub.tune).partition("\n")[0]
+    with pytest.raises(TypeError, match="got an ndarray alone") as caught:
         gemmhub.tune(normal(rng, 2, 2))
+    for text in (first, str(caught.value)):
+        assert "tune(a, b, **options)" in text
+        assert "tune(function, *args, **kwargs)" in text

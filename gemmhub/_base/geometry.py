@@ -112,6 +112,11 @@ def whole_strides(x: Array) -> bool:
     return not any(stride % x.itemsize for stride in x.strides)
 
 
+def address_of(x: Array) -> int:
+    """The address of element [0, ...]; that of a packed or described operand, which has none, is 0."""
+    return int(x.ctypes.data) if isinstance(x, np.ndarray) else int(getattr(x, "address", 0))
+
+
 def alignment(x: Array) -> int:
     """The alignment in bytes, as :class:`~gemmhub.problem.Operand` defines it."""
     if isinstance(x, DeviceView):

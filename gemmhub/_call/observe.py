@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gemmhub._base.geometry import DeviceView
+from gemmhub._base.geometry import MAX_ALIGNMENT, DeviceView, address_of
 from gemmhub._call.decorated import Function, decorated
 from gemmhub._call.describe import Call, operand
 from gemmhub._call.options import Request
@@ -29,7 +29,9 @@ class Observed:
     problem: GemmProblem
     arrays: ArrayLibrary
     operands: Mapping[str, DeviceView]
-    """The layouts of all operands, ``out`` among them, at no address. A packed b has that of b itself."""
+    """The layouts of all operands, ``out`` among them. A packed b has that of b itself. Of an address only
+    the remainder by :data:`MAX_ALIGNMENT` is kept.
+    """
     request: Request
     """The options, without operands and stream."""
     decision: Decision
@@ -86,7 +88,11 @@ class Observer:
 def _layouts(call: Call, request: Request) -> dict[str, DeviceView]:
     named = {"a": call.a, "b": call.b, "out": call.out}
     named |= {name: operand(call.arrays, x, name) for name, x in request.operands.items()}
-    views = {name: DeviceView(0, x.dtype, x.shape, x.strides) for name, x in named.items() if hasattr(x, "strides")}
+    views = {
+        name: DeviceView(address_of(x) % MAX_ALIGNMENT, x.dtype, x.shape, x.strides)
+        for name, x in named.items()
+        if hasattr(x, "strides")
+    }
     if call.problem.packed_by is not None:
         b = call.problem.b
         size, (k, n) = b.dtype.itemsize, (call.problem.k, call.problem.n)

@@ -17,6 +17,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -32,6 +33,7 @@ from gemmhub._choice.record import threads_of
 from gemmhub.capability import Ready
 from gemmhub.errors import RecordError
 from gemmhub.kit import locks
+from gemmhub.kit.install import CORE
 from gemmhub.problem import GemmProblem
 
 _log = logging.getLogger("gemmhub")
@@ -256,7 +258,8 @@ def opened(paths: Iterable[str]) -> tuple[_Index, ...]:
     """Read record files, for :attr:`gemmhub.config.Settings.record_files`. A file that was read and has not changed is
     the same object.
 
-    Raises RecordError for a file that is missing, cannot be read, or has no record of :data:`FORMAT`.
+    Raises RecordError for a file that is missing, cannot be read, or has no record of :data:`FORMAT` and
+    the installed versions of gemmhub and its plugins.
     """
     return tuple(map(_open, map(os.path.realpath, paths)))
 
@@ -278,21 +281,37 @@ def _open(file: str) -> _Index:
 
 
 def _check_records(file: str, content: bytes) -> None:
-    """Raise RecordError where no line of a file is a record that this gemmhub reads."""
+    """Raise RecordError where no line of a file is a record that this gemmhub, with its plugins, may use."""
     reasons: dict[str, None] = {}
     for line in content.split(b"\n"):
         if line.strip():
             parsed = parse_line(line)
-            if isinstance(parsed, Record):
+            reason = parsed if isinstance(parsed, str) else _other_version(parsed)
+            if not reason:
                 return
-            reasons[parsed] = None
+            reasons[reason] = None
     first = next(iter(reasons), "")
     if not first:
         raise RecordError(
             f"{file}: has no tuning records; gemmhub.tune(...).save({os.path.basename(file)!r}) writes some"
         )
-    remedy = "tune again, with this gemmhub" if first.startswith("format ") else "name a file of tuning records"
+    foreign = first.startswith("not ") or first.startswith("format None")
+    remedy = "name a file of tuning records" if foreign else "tune again, with this gemmhub"
     raise RecordError(f"{file}: no line of it is a tuning record that can be used: {first}; {remedy}")
+
+
+def _other_version(entry: Record) -> str:
+    """The versions of gemmhub and its plugins of a record, if others are installed; empty where none is other.
+
+    Libraries, drivers and devices are those of the machine: a file may have records of several machines.
+    """
+    for name, version in entry.versions.items():
+        if name == CORE or name.startswith(f"{CORE}-"):
+            with suppress(metadata.PackageNotFoundError):  # a plugin of another machine
+                installed = metadata.version(name)
+                if installed != version:
+                    return f"measured with {name} {version}, installed is {installed}"
+    return ""
 
 
 def put(records: Iterable[Record]) -> None:
@@ -355,22 +374,44 @@ class Found(NamedTuple):
 
 def lookup(backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]) -> Found | None:
     """Return the fastest record of ``candidates`` for this problem, backend, device and exactly these versions and
-    thread limits, in the first file that has one. One that failed is returned where its file has no other.
+    thread limits, in the first file that has a time.
+
+    A candidate that failed in one file is not taken from later ones. Where all that have a record failed, the first
+    failure is returned.
     """
-    if not measured(problem):
-        return None
+    return _fastest(_sources(), backend, problem, ready, candidates) if measured(problem) else None
+
+
+def decided_before(
+    files: Sequence[_Index], backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]
+) -> str:
+    """Return which of ``files``, those of :attr:`gemmhub.config.Settings.record_files`, decides before the records in
+    force which candidate of a backend runs; empty where none does.
+    """
+    found = _fastest(files, backend, problem, ready, candidates)
+    return "" if found is None or found.record.failure else found.file
+
+
+def _fastest(
+    files: Sequence[_Index], backend: str, problem: GemmProblem, ready: Ready, candidates: Sequence[str]
+) -> Found | None:
+    """The record that :func:`lookup` returns, of these files alone."""
     here = str(problem.device), threads_of(problem, ready), ready.versions
-    for index in _sources():
+    failed: dict[str, Found] = {}
+    for index in files:
         usable = [
             entry
             for entry in index.of(problem.key)
             if entry.backend == backend
             and entry.candidate in candidates
+            and entry.candidate not in failed
             and (entry.device, entry.threads, entry.versions) == here
         ]
-        if usable:
-            return Found(min(usable, key=lambda entry: entry.seconds), index.file)
-    return None
+        timed = [entry for entry in usable if not entry.failure]
+        if timed:
+            return Found(min(timed, key=lambda entry: entry.seconds), index.file)
+        failed |= {entry.candidate: Found(entry, index.file) for entry in usable}
+    return next(iter(failed.values()), None)
 
 
 def unused(backend: str, problem: GemmProblem, ready: Ready) -> str:

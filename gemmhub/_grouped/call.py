@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
+from numbers import Number
 from typing import Any, NamedTuple
 
 from gemmhub import dtypes
@@ -125,20 +127,25 @@ class Grouped:
 
 def check_options(options: Mapping[str, Any]) -> Request:
     """The options, checked but for what needs operands. TypeError and InputError for others."""
-    _check_names(options)
+    check_names(options)
     return request(options)  # type: ignore[arg-type]
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
+def check_names(options: Mapping[str, Any]) -> None:
+    """Raise TypeError for an unknown option, and InputError for one of other products."""
     for name in options:
         if name not in _OPTIONS:
             refuse_operands(options, OPERANDS, "to a grouped product")
+            if name == "beta":
+                raise InputError(name, "given to a grouped product", "no beta: there is no c", "leave beta= out")
             raise unknown(name, ("offsets", "out", *_OPTIONS))
 
 
 def describe(a: Array, b: Array, ends: Any, out: Array | None, options: Mapping[str, Any]) -> Grouped:
     """Check a grouped call, and cut its operands; see :func:`gemmhub.grouped_matmul`."""
     parsed = check_options(options)
+    if isinstance(out, (list, tuple)):
+        raise OutputError("out", "a list beside arrays a and b", "an array of the result's shape", "pass an array")
     for name, x in (("a", a), ("b", b)):
         if isinstance(x, PackedB):
             raise InputError(name, "a packed operand", "arrays", "pass the array itself: groups are parts of it")
@@ -167,6 +174,8 @@ def describe(a: Array, b: Array, ends: Any, out: Array | None, options: Mapping[
     stacked = form is forms.DENSE and len(shapes.get("bias", ())) < 2
     picks: dict[str, Pick] = {}
     for name, x in whole.items():
+        if name in ("scale_a", "scale_b"):
+            forms.check_rows(form, name, shapes[name], groups, shapes[name[-1]])
         if stacked:
             picks[name] = forms.shared(x)
         elif name == "bias":
@@ -223,24 +232,50 @@ def named(error: InputError, group: int | None) -> InputError:
     )
 
 
-def each(
-    a: Any, b: Any, ends: Any, out: Any, options: Mapping[str, Any]
-) -> Iterator[tuple[int, Any, Any, Any, dict[str, Any]]]:  # fmt: skip
-    """Yield (group, a, b, out, options) of products of unequal sizes, whose operands are lists. InputError where lists
-    differ in length.
+def read_lists(
+    a: Any, b: Any, ends: Any, out: Any, options: Mapping[str, Any], into: str = "out"
+) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
+    """The lists of a product of lists by name, and the options that all groups share; InputError for others.
+
+    ``into`` is the name of ``out`` there.
     """
+    for name, x, other in (("a", a, b), ("b", b, a)):
+        if _numbers(x) < 3 or (_numbers(x) == 3 and not isinstance(other, (list, tuple))):
+            raise InputError(
+                name, "nested sequences of numbers", "an array, or a list with a matrix for each group",
+                f"pass numpy.asarray({name})",
+            )  # fmt: skip
     if ends is not None:
         raise InputError("offsets", "given with lists of arrays", "None: each array is a group", "drop offsets=")
-    _check_names(options)
+    check_names(options)
     fixed = {name: x for name, x in options.items() if name not in OPERANDS}
     check(fixed)
-    lists = {"a": a, "b": b, "out": out, **{name: options[name] for name in OPERANDS if name in options}}
+    lists = {"a": a, "b": b, into: out, **{name: options[name] for name in OPERANDS if name in options}}
     lists = {name: x for name, x in lists.items() if x is not None or name in ("a", "b")}
     for name, x in lists.items():
+        error = OutputError if name == "out" else InputError
         if not isinstance(x, (list, tuple)):
-            raise InputError(name, "no list beside lists of arrays", "a list with an array for each group")
+            raise error(name, "no list beside lists of arrays", "a list with an array for each group")
         if len(x) != len(a):
-            raise InputError(name, f"a list of {len(x)}", f"lists of {len(a)}, as a is: an array for each group")
+            raise error(name, f"a list of {len(x)}", f"lists of {len(a)}, as a is: an array for each group")
+    return lists, fixed
+
+
+def _numbers(x: Any) -> float:
+    """The depth of nested sequences of numbers; infinite for other objects."""
+    depth = 0
+    while isinstance(x, (list, tuple)) and x:
+        x, depth = x[0], depth + 1
+    return depth if depth and isinstance(x, Number) else inf
+
+
+def each(
+    a: Any, b: Any, ends: Any, out: Any, options: Mapping[str, Any], *, into: str = "out"
+) -> Iterator[tuple[int, Any, Any, Any, dict[str, Any]]]:
+    """Yield (group, a, b, out, options) of products of unequal sizes, whose operands are lists. InputError where lists
+    differ in length; ``into`` is the name of ``out`` in it.
+    """
+    lists, fixed = read_lists(a, b, ends, out, options, into)
     for i, left in enumerate(a):
         own = {name: lists[name][i] for name in OPERANDS if name in lists and lists[name][i] is not None}
         yield i, left, b[i], None if out is None else out[i], {**fixed, **own}

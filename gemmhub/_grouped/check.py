@@ -143,7 +143,7 @@ def _nonzero(call: Grouped, beyond: Array) -> str | None:
 
 def _of_lists(a: Any, b: Any, offsets: Any, result: Any, seed: int | None, options: dict[str, Any]) -> GroupedCheck:
     checks: list[SpotCheck | None] = []
-    for i, left, right, claimed, own in calls.each(a, b, offsets, result, options):
+    for i, left, right, claimed, own in calls.each(a, b, offsets, result, options, into="result"):
         try:
             checks.append(spot_check(left, right, claimed, seed=seed, **own))
         except InputError as error:

@@ -1,9 +1,11 @@
-"""The decisions of a grouped product: one for each size of its groups, and how unequal the groups are."""
+"""The decisions of a grouped product: one for each different product of its groups, and how unequal the groups are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from gemmhub import api
@@ -14,6 +16,7 @@ from gemmhub._base.tables import Facts, Part, Table
 from gemmhub._base.wording import counted
 from gemmhub._call.options import signature
 from gemmhub._grouped import call as calls
+from gemmhub._grouped import overlaps
 from gemmhub._grouped.call import OPERANDS, GroupedOptions
 from gemmhub.errors import InputError
 from gemmhub.verdict import Decision
@@ -34,12 +37,12 @@ class GroupedDecision(Report):
     """ "ragged m", "ragged k", "ragged n", "dense" or "lists"."""
     sizes: tuple[Sizes, ...]
     """m, n and k of each group's product."""
-    decisions: Mapping[Sizes, Decision]
-    """The decision for each size, largest product first; groups without a result have none."""
+    decisions: tuple[Decision | None, ...]
+    """The decision for each group's product; None for a group without a result."""
     unassigned: int = 0
     """Rows or columns beyond the last end, which are zeros in the result."""
     stacked: bool = False
-    """Whether all groups are one product of stacks, whose decision is the only one."""
+    """Whether all groups are one product of stacks, with one decision."""
 
     @property
     def groups(self) -> int:
@@ -60,19 +63,28 @@ class GroupedDecision(Report):
 
     @property
     def chosen(self) -> tuple[str | None, ...]:
-        """The backends that run groups, in the order of :attr:`decisions`; None where no backend can run one."""
-        return tuple(dict.fromkeys(decision.chosen for decision in self.decisions.values()))
+        """The backends that run groups, that of the largest product first; None where no backend can run one."""
+        return tuple(dict.fromkeys(decision.chosen for _, decision, _ in self._products()))
 
     @property
     def seconds(self) -> float | None:
         """Sum of the times of all products, measured or estimated, in seconds; None where one is unknown."""
         total = 0.0
-        for size, decision in self.decisions.items():
+        for _, decision, groups in self._products():
             seconds = None if decision.chosen is None else decision[decision.chosen].seconds
             if seconds is None:
                 return None
-            total += seconds * (1 if self.stacked else self.sizes.count(size))
+            total += seconds * (1 if self.stacked else groups)
         return total
+
+    def _products(self) -> list[tuple[Sizes, Decision, int]]:
+        """Sizes, decision and number of groups of each different product, the largest first."""
+        counts = Counter(map(id, self.decisions))
+        different = {id(decision): (size, decision) for size, decision in zip(self.sizes, self.decisions)}
+        products = [
+            (size, decision, counts[key]) for key, (size, decision) in different.items() if decision is not None
+        ]
+        return sorted(products, key=lambda product: -prod(product[0]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""
@@ -83,12 +95,17 @@ class GroupedDecision(Report):
             "unassigned": self.unassigned,
             "stacked": self.stacked,
             "seconds": self.seconds,
-            "decisions": [{"sizes": [*size], **decision.to_dict()} for size, decision in self.decisions.items()],
+            "decisions": [
+                {"sizes": [*size], "groups": groups, **decision.to_dict()}
+                for size, decision, groups in self._products()
+            ],
         }
 
     def _parts(self) -> Iterator[Part]:
-        products = sum(self.sizes.count(size) for size in self.decisions)
-        computed = f"{counted(products, 'product')} of {counted(len(self.decisions), 'size')}, one by one"
+        products = self._products()
+        computed = (
+            f"{counted(sum(groups for *_, groups in products), 'product')}, {len(products)} different, one by one"
+        )
         rows = [
             ("product", f"{counted(self.groups, 'group')}, {self.form}"),
             ("computed", "one product of stacks" if self.stacked else computed),
@@ -97,10 +114,10 @@ class GroupedDecision(Report):
         rows += [("unassigned", f"{self.unassigned} beyond the last end: zeros")] if self.unassigned else []
         yield Facts(rows)
         table = []
-        for size, decision in self.decisions.items():
+        for size, decision, groups in products:
             verdict = None if decision.chosen is None else decision[decision.chosen]
             cells = ("none", "-") if verdict is None else (verdict.backend, verdict.duration)
-            table.append(("x".join(map(str, size)), str(self.sizes.count(size)), *cells, decision.why))
+            table.append(("x".join(map(str, size)), str(groups), *cells, decision.why))
         if table:
             yield Table(("m x n x k", "groups", "backend", "time", "reason"), table, right=("m x n x k", "groups"))
 
@@ -120,7 +137,7 @@ def explain_grouped(
 
     Returns
     -------
-    A :class:`GroupedDecision`. Print it, or use it as data: ``decisions`` has a :class:`Decision` for each size.
+    A :class:`GroupedDecision`. Print it, or use it as data: ``decisions`` has a :class:`Decision` for each group.
 
     Raises
     ------
@@ -135,11 +152,13 @@ def explain_grouped(
     --------
     >>> tokens, experts = np.ones((6, 2), np.float32), np.ones((3, 2, 4), np.float32)
     >>> decision = gemmhub.explain_grouped(tokens, experts, np.array([4, 4, 6], np.int32), backend="numpy")
-    >>> decision.imbalance, decision.empty, list(decision.decisions), decision.chosen
-    (2.0, 1, [(4, 4, 2), (2, 4, 2)], ('numpy',))
+    >>> decision.imbalance, decision.empty, decision.sizes, decision.chosen
+    (2.0, 1, ((4, 4, 2), (0, 4, 2), (2, 4, 2)), ('numpy',))
     """
     values: dict[str, Any] = {name: x for name, x in options.items() if x is not None}
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
+        if out is not None:
+            overlaps.check(calls.read_lists(a, b, offsets, out, values)[0])
         return _of_lists(a, b, offsets, out, values)
     if registered.deferring or registered.doors:
         arguments = values if out is None else {"out": out, **values}
@@ -160,12 +179,13 @@ def explain_grouped(
                 raise calls.named(error, None if call.stacked else part.group) from error
     unassigned = call.extent - (call.ends[-1] if call.ends else 0)
     sizes = tuple(part.sizes for part in call.parts) * (call.groups if call.stacked else 1)
-    return GroupedDecision(call.form.name, sizes, _ordered(decided), unassigned, call.stacked)
+    return GroupedDecision(call.form.name, sizes, tuple(map(decided.get, sizes)), unassigned, call.stacked)
 
 
 def _of_lists(a: Any, b: Any, offsets: Any, out: Any, options: dict[str, Any]) -> GroupedDecision:
-    decided: dict[Sizes, Decision] = {}
-    sizes = []
+    decided: dict[Any, Decision] = {}
+    sizes: list[Sizes] = []
+    decisions: list[Decision | None] = []
     for i, left, right, into, own in calls.each(a, b, offsets, out, options):
         try:
             decision = api.explain(left, right, out=into, **own)
@@ -173,11 +193,5 @@ def _of_lists(a: Any, b: Any, offsets: Any, out: Any, options: dict[str, Any]) -
             raise calls.named(error, i) from error
         problem = decision.problem
         sizes.append((problem.m * problem.batch_count, problem.n, problem.k))
-        if not problem.empty:
-            decided.setdefault(sizes[-1], decision)
-    return GroupedDecision("lists", tuple(sizes), _ordered(decided))
-
-
-def _ordered(decided: dict[Sizes, Decision]) -> dict[Sizes, Decision]:
-    """The decisions, those of the largest products first."""
-    return dict(sorted(decided.items(), key=lambda item: -item[0][0] * item[0][1] * item[0][2]))
+        decisions.append(None if problem.empty else decided.setdefault(problem.key, decision))
+    return GroupedDecision("lists", tuple(sizes), tuple(decisions))

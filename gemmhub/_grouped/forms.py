@@ -10,6 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from gemmhub.errors import InputError, ShapeError
+from gemmhub.operands import BLOCK
 
 Array = Any
 Pick = Callable[[int, slice], Array]
@@ -132,6 +133,23 @@ def scale(form: Form, name: str, x: Array, shape: tuple[int, ...], groups: int, 
     raise ShapeError(
         name, f"shape {shape} of an operand of shape {operand}", _scale_shapes(form, of_b, groups, operand)
     )
+
+
+def check_rows(form: Form, name: str, shape: tuple[int, ...], groups: int, operand: tuple[int, ...]) -> None:
+    """ShapeError for a scale with a row for each group, where it needs a matrix for each.
+
+    Two dimensions are those of one matrix, whose factors all groups share.
+    """
+    of_b = name == "scale_b"
+    m, n = operand[-2:]
+    if (form.b if of_b else form.a) is not None or shape != (groups, n if of_b else m):
+        return
+    blocks = -(-(m if of_b else n) // BLOCK)
+    if groups in (1, blocks) if of_b else groups in (1, m) and m in (1, blocks):
+        return  # the factors of one matrix
+    each = (groups, 1, n) if of_b else (groups, m, 1)
+    index = "[:, None, :]" if of_b else "[:, :, None]"
+    raise ShapeError(name, f"shape {shape}", f"shape {each}, with a matrix for each group", f"pass {name}{index}")
 
 
 def _scale_shapes(form: Form, of_b: bool, groups: int, operand: tuple[int, ...]) -> str:

@@ -11,6 +11,7 @@ from gemmhub._base import registered
 from gemmhub._base.guard import memory_errors
 from gemmhub._call.options import signature, stream_handle
 from gemmhub._grouped import call as calls
+from gemmhub._grouped import overlaps
 from gemmhub._grouped.call import OPERANDS, Grouped, GroupedOptions
 from gemmhub.errors import InputError
 
@@ -42,7 +43,8 @@ def grouped_matmul(
     offsets : int32 or int64 array of shape (g,) on the host: cumulative ends, without a leading zero, as of
         torch._grouped_mm. Groups may be empty. Rows or columns beyond the last end are not read, and are zeros in the
         result.
-    out : array of the result's shape, overwritten, which shares no memory with operands; in lists, one for each group.
+    out : array of the result's shape, overwritten, which shares no memory with operands; in lists, one for each group,
+        which shares none with results or operands of other groups.
     out_dtype, alpha, activation, precision, reproducible, stream : as of :func:`matmul`, for each product.
     bias : array of shape (n,), or (g, n) with one for each group; in lists, one for each group.
     scale_a, scale_b : float32 factors as of :func:`matmul`: of a stack, with the group first; of an operand that the
@@ -80,6 +82,8 @@ def grouped_matmul(
     """
     values: dict[str, Any] = {name: x for name, x in options.items() if x is not None}
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
+        if out is not None:
+            overlaps.check(calls.read_lists(a, b, offsets, out, values)[0])
         return each_product(a, b, offsets, out, values)
     if registered.deferring or registered.doors:
         arguments = values if out is None else {"out": out, **values}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from gemmhub.backend import Imported
 from gemmhub.capability import Refusal
 from gemmhub.errors import AllocationError, BackendError, GemmhubError, InputError, NoBackendError, RecordError
 from gemmhub.kit import locks
+from gemmhub.problem import GemmProblem
 
 _log = logging.getLogger("gemmhub")
 
@@ -49,8 +51,27 @@ class Tuned:
     remark: str = ""
 
 
+class Saved(Report):
+    """A result whose records can be written to a file."""
+
+    _records: tuple[records.Record, ...]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Merge the records of the result into a file, to ship: ``use(records=path)`` decides by it.
+
+        Raises RecordError where nothing was tuned, or it cannot be written, or has another purpose.
+        """
+        if not self._records:
+            raise RecordError("\n".join([f"{os.fspath(path)}: not written: nothing was tuned", *self._remarks()]))
+        records.write(Path(path), self._records)
+
+    def _remarks(self) -> Iterable[str]:
+        """Why there are no records."""
+        return ()
+
+
 @dataclass(frozen=True, repr=False)
-class TuneResult(Report):
+class TuneResult(Saved):
     """The result of :func:`gemmhub.tune`: candidates, fastest first, and the record file."""
 
     problem: str
@@ -60,6 +81,9 @@ class TuneResult(Report):
     """Reason not to trust the times: the machine was loaded; empty where nothing disturbed them."""
     flops: float = 0.0
     """Operations of one product."""
+    note: str = ""
+    """Reason why these records have no effect here: a file of a block decides; empty where they have."""
+    _records: tuple[records.Record, ...] = field(default=(), compare=False)
 
     @property
     def best(self) -> Tuned:
@@ -78,7 +102,7 @@ class TuneResult(Report):
         ]  # fmt: skip
         yield Facts([("problem", self.problem)])
         yield Table(("backend", "candidate", "time", unit, "", "remarks"), rows, right=("time", unit))
-        head = [("warning", self.warning)] if self.warning else []
+        head = [(name, text) for name, text in (("warning", self.warning), ("note", self.note)) if text]
         yield Facts([*head, ("recorded", str(self.path) if self.path else "no: records are off")])
 
 
@@ -147,7 +171,19 @@ def measure(
     warning = _disturbed(load, timings)
     if warning:
         _log.warning("tuned %s: %s", problem, warning)
-    return TuneResult(str(problem), tuple(rows), records.path(), warning, problem.flops), new
+    note = _overruled(problem, request, ready)
+    return TuneResult(str(problem), tuple(rows), records.path(), warning, problem.flops, note, tuple(new)), new
+
+
+def _overruled(problem: GemmProblem, request: Request, ready: Sequence[_Contender]) -> str:
+    """The note that a file of ``use(records=...)`` decides before the new records; empty where none does."""
+    files = request.settings.record_files
+    for x in ready if files else ():
+        backend = x.backend
+        file = records.decided_before(files, backend.entry.name, problem, backend.ready, backend.offer.names)
+        if file:
+            return f"in this block of use(records=...) {file} decides, before these records"
+    return ""
 
 
 def _disturbed(load: float | None, timings: Sequence[Timing]) -> str:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gemmhub._base import progress, units
-from gemmhub._base.report import Report
 from gemmhub._base.tables import Facts, Part, Table
 from gemmhub._base.wording import counted, instance
 from gemmhub._call import describe
 from gemmhub._call.observe import Observed
 from gemmhub._choice import records
 from gemmhub._measure import fresh
-from gemmhub._measure.tune import Tuned, TuneResult, measure, store
+from gemmhub._measure.tune import Saved, Tuned, TuneResult, measure, store
 from gemmhub.errors import AllocationError, GemmhubError, InputError
+from gemmhub.problem import GemmProblem
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class TunedProduct:
 
 
 @dataclass(frozen=True, repr=False)
-class FunctionTuneResult(Report):
+class FunctionTuneResult(Saved):
     """The result of :func:`gemmhub.tune` for a function: its products, in the order of their first calls."""
 
     products: tuple[TunedProduct, ...]
@@ -59,6 +58,8 @@ class FunctionTuneResult(Report):
     """The record file; None where records are off."""
     warning: str = ""
     """Reason not to trust the times; empty where nothing disturbed them."""
+    note: str = ""
+    """Reason why these records have no effect in a block: its file decides; empty where they have."""
     _records: tuple[records.Record, ...] = field(default=(), compare=False)
 
     @property
@@ -76,12 +77,8 @@ class FunctionTuneResult(Report):
         """The first of these divided by the second; None where no product was tuned."""
         return self.seconds_before / self.seconds if self.seconds else None
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Merge the records of these products into a file, to ship: ``use(records=path)`` decides by it.
-
-        Raises RecordError where it cannot be written, or has another purpose.
-        """
-        records.write(Path(path), self._records)
+    def _remarks(self) -> Iterable[str]:
+        return dict.fromkeys(f"{x.problem}: {x.remark}" for x in self.products)
 
     def _parts(self) -> Iterator[Part]:
         rows = [
@@ -96,7 +93,7 @@ class FunctionTuneResult(Report):
         yield Facts([("function", f"{counted(calls, 'call')} of {counted(len(self.products), 'product')}")])
         header = ("calls", "chosen", "time", "fastest", "tuned", "gain", "product")
         yield Table(header, rows, right=("calls", "time", "tuned", "gain"))
-        facts = [("warning", self.warning)] if self.warning else []
+        facts = [(name, text) for name, text in (("warning", self.warning), ("note", self.note)) if text]
         before, after = map(units.duration, (self.seconds_before, self.seconds))
         total = f"{before} before, {after} tuned: {units.multiple(self.gain)}" if self.seconds else "nothing was tuned"
         yield Facts([("total", total), *facts, ("recorded", str(self.path) if self.path else "no: records are off")])
@@ -108,7 +105,7 @@ def _named(x: Tuned) -> str:
 
 def tune_products(products: Sequence[Observed]) -> FunctionTuneResult:
     """Time the candidates of each product on new operands, and record the times of each as soon as they are known."""
-    rows, kept, warnings = [], [], []
+    rows, kept, warnings, notes = [], [], [], []
     with progress.bar(len(products)) as (begin, advance):
         for product in products:
             begin(f"tuning {product.problem.m}x{product.problem.n}x{product.problem.k}")
@@ -117,9 +114,11 @@ def tune_products(products: Sequence[Observed]) -> FunctionTuneResult:
             rows.append(row)
             kept += new
             warnings += [tuned.warning] if tuned is not None and tuned.warning else []
+            notes += [tuned.note] if tuned is not None and tuned.note else []
             advance()
     warning = f"{len(warnings)} of {counted(len(rows), 'product')}: {warnings[0]}" if warnings else ""
-    return FunctionTuneResult(tuple(rows), records.path(), warning, tuple(kept))
+    note = f"{len(notes)} of {counted(len(rows), 'product')}: {notes[0]}" if notes else ""
+    return FunctionTuneResult(tuple(rows), records.path(), warning, note, tuple(kept))
 
 
 def _tune(product: Observed) -> tuple[TunedProduct, TuneResult | None, list[records.Record]]:
@@ -137,6 +136,8 @@ def _tune(product: Observed) -> tuple[TunedProduct, TuneResult | None, list[reco
         call = describe.describe(a, b, out, request)
         if call.problem.key != product.problem.key:
             return replace(row, remark=f"not tuned: new operands are {call.problem.key}"), None, []
+        if _alignments(call.problem) != _alignments(product.problem):
+            return replace(row, remark="not tuned: new operands are aligned otherwise"), None, []
         tuned, new = measure(call, a, b, request, (chosen.backend, chosen.candidate))
     except (GemmhubError, MemoryError) as error:
         reason = "no memory" if isinstance(error, (AllocationError, MemoryError)) else str(error).partition("\n")[0]
@@ -145,6 +146,10 @@ def _tune(product: Observed) -> tuple[TunedProduct, TuneResult | None, list[reco
     chosen = same[0] if same else chosen
     remark = "" if chosen.seconds is not None else f"{_named(chosen)} was not timed: {chosen.remark}"
     return replace(row, chosen=chosen, rows=tuned.rows, remark=remark), tuned, new
+
+
+def _alignments(problem: GemmProblem) -> tuple[int, ...]:
+    return problem.a.alignment, problem.b.alignment, problem.out.alignment
 
 
 def wait(result: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -42,8 +43,13 @@ def command(
     and --scale-b.
     """
     targets = Path(out), Path(out_scale)
-    if targets[0].absolute() == targets[1].absolute():
+    if _same_file(*targets):
         raise click.UsageError("--out and --out-scale name one file.")
+    sources = {"X.npy": x} if scale is None else {"X.npy": x, "--scale": scale}
+    for option, target in zip(("--out", "--out-scale"), targets):
+        for name, source in sources.items():
+            if _same_file(target, Path(source)):
+                raise click.UsageError(f"{option} and {name} name one file, which would be lost: name another.")
     array, given = operands.load(x, dtype), None if scale is None else operands.load(scale)
     for target in targets:
         operands.check_writable(target)
@@ -80,3 +86,11 @@ def command(
             ("", click.format_filename(targets[1])),
         ])
     )  # fmt: skip
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether two paths name one file, by links too; of files that do not exist yet, whether the paths are equal."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)

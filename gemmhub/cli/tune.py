@@ -176,6 +176,8 @@ def _show(named: list[Path], as_json: bool) -> None:
         if named and not path.exists():
             raise Failure(f"{click.format_filename(path)}: no such file")
         one = records.read(path)
+        if named and one.skipped and not one.all:
+            raise Failure(f"no line is a tuning record that this gemmhub reads: {one.skipped[0]}")
         content.skipped += one.skipped
         for entry in one.all:
             content.add(entry)

@@ -15,12 +15,12 @@ from gemmhub.dtypes import DType, holds, name_of
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.kit.floats import DefaultMode
 from gemmhub.layout import MatrixLayout
+from gemmhub.numpy_backend import symmetric
 from gemmhub.numpy_backend.blocked import BlockedGemm, by_block, work_dtypes
 from gemmhub.numpy_backend.ending import CopyTo, Ending, combine, terms_of
 from gemmhub.numpy_backend.probe import probe, sgemm_rate
 from gemmhub.numpy_backend.scratch import unleased
 from gemmhub.numpy_backend.small import READ, with_epilogue
-from gemmhub.numpy_backend.symmetric import HALF, SHARE, symmetric_kernel
 from gemmhub.operands import OPERANDS
 from gemmhub.problem import GemmProblem, Operand, Scale
 
@@ -69,7 +69,8 @@ class NumpyBackend(Backend):
 
     def seconds(self, problem: GemmProblem) -> float:
         """Return the expected seconds of a call."""
-        return self._seconds(problem) * (SHARE if problem.symmetric else 1)
+        seconds = self._seconds(problem)
+        return symmetric.seconds(problem, seconds) if problem.symmetric else seconds
 
     def _seconds(self, problem: GemmProblem) -> float:
         dtypes = work_dtypes(problem)
@@ -90,7 +91,10 @@ class NumpyBackend(Backend):
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel:
         if problem.symmetric:
-            return symmetric_kernel(problem, lambda part: self.prepare(part, candidate, workspace_limit))
+            native = problem.plain and _is_native(problem) and problem.reproducible is None
+            return symmetric.symmetric_kernel(
+                problem, lambda part: self.prepare(part, candidate, workspace_limit), native
+            )
         if work_dtypes(problem) is None:
             return _loop_kernel(problem)
         if problem.plain and _is_native(problem):
@@ -114,7 +118,7 @@ class NumpyBackend(Backend):
 
 
 def _remark(problem: GemmProblem) -> str:
-    return _how(problem) + HALF * problem.symmetric
+    return _how(problem) + symmetric.remark(problem)
 
 
 def _how(problem: GemmProblem) -> str:

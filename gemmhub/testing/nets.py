@@ -31,7 +31,7 @@ def shipped(data: Path, widths: Mapping[str, int]) -> Iterator[tuple[Origin, str
     ``widths`` has the number of features by name. Raises AssertionError for a card's folder that is large, or has
     a file of another name, and for a network that is missing, large, or does not fit its features.
     """
-    for folder in sorted(data.iterdir()) if data.is_dir() else ():
+    for folder in sorted(x for x in data.iterdir() if x.is_dir()) if data.is_dir() else ():
         origin = Origin(**json.loads((folder / "card.json").read_text(encoding="utf-8")))
         assert sum(path.stat().st_size for path in folder.iterdir()) < 300_000
         for path in sorted(folder.glob("*.npz")):

@@ -139,6 +139,16 @@ def test_show_of_nothing(run):
     assert "does not exist" in run("tune", "--show").stdout
 
 
+@pytest.mark.parametrize("content", ["a list\nof things\n", '{"format": 99}\n', "\x00\x01"])
+def test_show_of_a_file_without_records(run, content):
+    (run.folder / "junk.jsonl").write_text(content)
+    (run.folder / "none.jsonl").write_text("\n")
+    for more in ((), ("--json",), ("none.jsonl",)):
+        message = run.error("tune", "--show", "junk.jsonl", *more)
+        assert "no line is a tuning record that this gemmhub reads: junk.jsonl:1: " in message
+    assert "records  0" in run("tune", "--show", "none.jsonl").stdout
+
+
 def test_records_may_be_off(run, monkeypatch):
     monkeypatch.setenv("GEMMHUB_RECORDS", "off")
     gemmhub.reload()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -29,6 +31,33 @@ def test_the_files_are_what_quantize_returns(run, rng, target, group):
     assert scale.dtype == np.float32
     assert f"result         150 x 260 {target}\n" in told
     assert "saturated      0 elements" in told
+
+
+@pytest.mark.parametrize("link", [None, os.link, os.symlink])
+@pytest.mark.parametrize("option", ["--out", "--out-scale", "--scale"])
+def test_no_file_is_read_and_written(run, rng, option, link):
+    """By its name, another path, or a link; --out-scale over the file of --scale neither."""
+    run.save("x.npy", rng.standard_normal((3, 4)).astype(np.float32)), run.save("s.npy", np.float32(1))
+    source = "s.npy" if option == "--scale" else "x.npy"
+    before = (run.folder / source).read_bytes()
+    name = f"../{run.folder.name}/{source}"
+    if link is not None:
+        link(run.folder / source, run.folder / "link.npy")
+        name = "link.npy"
+    paths = {"--out": "q.npy", "--out-scale": "t.npy", "--scale": "s.npy"}
+    paths["--out-scale" if option == "--scale" else option] = name
+    message = run.error("quantize", "x.npy", "--to", "int8", *(x for pair in paths.items() for x in pair))
+    assert "name one file, which would be lost" in message
+    assert (run.folder / source).read_bytes() == before
+    assert not (run.folder / "q.npy").exists()
+
+
+def test_one_file_for_both_results(run, rng):
+    run.save("x.npy", rng.standard_normal((3, 4)).astype(np.float32)), run.save("q.npy", np.zeros(1))
+    os.link(run.folder / "q.npy", run.folder / "s.npy")
+    for names in (("q.npy", "s.npy"), ("new.npy", "./new.npy"), ("new.npy", f"../{run.folder.name}/new.npy")):
+        message = run.error("quantize", "x.npy", "--to", "int8", "--out", names[0], "--out-scale", names[1])
+        assert "--out and --out-scale name one file" in message
 
 
 @pytest.mark.parametrize("target", ["e4m3", "e5m2", "int8"])

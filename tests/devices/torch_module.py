@@ -164,9 +164,11 @@ def build(machine):
         def reshape(self, *shape):
             return self._like(self.host.reshape(*shape))
 
-        def as_strided(self, shape, steps):
+        def as_strided(self, shape, steps, offset=0):
             strides = [step * self.host.itemsize for step in steps]
-            return self._like(at(self.host.ctypes.data, self.host.dtype, shape, strides, self))
+            return self._like(
+                at(self.host.ctypes.data + offset * self.host.itemsize, self.host.dtype, shape, strides, self)
+            )
 
         def view(self, kind):
             if self.stride()[-1] != 1:

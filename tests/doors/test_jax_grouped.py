@@ -99,8 +99,10 @@ def test_mistakes_are_named(rng):
         traced(out_dtype="int8")
     with pytest.raises(ShapeError, match="3 ends for 2 groups"):
         jax.jit(lambda x: gemmhub.grouped_matmul(x, w, jnp.asarray([1, 2, 3])))(x)
-    with pytest.raises(ShapeError, match="offsets: float"):
-        jax.jit(lambda x: gemmhub.grouped_matmul(x, w, jnp.asarray([1.0, 2.0])))(x)
+    with pytest.raises(TypeError, match="'activaton'; did you mean activation"):
+        traced(activaton="relu")
+    with pytest.raises(InputError, match="mask what is beyond the last end"):
+        traced(bias=w[0, 0])
     with pytest.raises(ShapeError, match=r"lhs, rhs: shapes \(8, 7\) and \(7, 6\)"):
         door.ragged_dot(x, w[0], jnp.asarray([1, 2]))
     with pytest.raises(InputError, match="group_sizes: dtype float"):
@@ -113,3 +115,46 @@ def test_mistakes_are_named(rng):
         jax.errors.JaxRuntimeError, match=r"offsets: group 1: offsets\[1\] = 9 is beyond the 8 rows of a"
     ):
         jax.jit(door.ragged_dot)(x, w, jnp.asarray([2, 7])).block_until_ready()
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "int16", "float32", "bool"])
+def test_offsets_of_other_dtypes_are_refused_wherever_they_are(dtype, rng):
+    a, b, _ = operands(rng, "ragged m", F32, [2, 3])
+    x, w, wrong = jnp.asarray(a), jnp.asarray(b), np.asarray([2, 5]).astype(dtype)
+    for function in (gemmhub.grouped_matmul, jax.jit(gemmhub.grouped_matmul)):
+        with pytest.raises(DTypeError, match=f"offsets: dtype {dtype}; allowed: int32, int64"):
+            function(x, w, jnp.asarray(wrong))
+    with pytest.raises(DTypeError, match=f"offsets: dtype {dtype}; allowed: int32, int64"):
+        jax.jit(lambda x: gemmhub.grouped_matmul(x, w, wrong))(x)
+
+
+@pytest.mark.parametrize("x64", [True, False])
+def test_ends_beyond_32_bits_do_not_wrap(x64, rng):
+    a, b, _ = operands(rng, "ragged m", F32, [10, 10, 10])
+    beyond = "is (beyond|below)"
+    with jax.enable_x64(x64):
+        x, w = jnp.asarray(a), jnp.asarray(b)
+        with pytest.raises(InputError, match=beyond):
+            jax.jit(lambda x: gemmhub.grouped_matmul(x, w, np.array([10, 20, 2**32 + 30])))(x)
+        for sizes in (
+            np.array([10, 2**32, 20]),
+            np.array([10, 2**32 - 5, 10], np.uint32),
+            np.array([2**63, 0, 5], "u8"),
+        ):
+            for function in (
+                door.ragged_dot,
+                lambda x, w, sizes=sizes: jax.jit(lambda x: door.ragged_dot(x, w, sizes))(x),
+            ):
+                arguments = (x, w, sizes) if function is door.ragged_dot else (x, w)
+                with pytest.raises(InputError, match=beyond):
+                    function(*arguments)
+            if x64 or sizes.dtype == np.uint32:  # JAX itself wraps arguments of 64 bits to 32
+                with pytest.raises((InputError, jax.errors.JaxRuntimeError), match=beyond):
+                    jax.jit(door.ragged_dot)(x, w, sizes).block_until_ready()
+        for largest in (2**31 - 1, -1):
+            sizes = jnp.asarray([10, largest, 20], jnp.int32)
+            with pytest.raises(jax.errors.JaxRuntimeError, match=beyond):
+                jax.jit(door.ragged_dot)(x, w, sizes).block_until_ready()
+    if x64:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=beyond):
+            jax.jit(gemmhub.grouped_matmul)(x, w, jnp.asarray([10, 20, 2**32 + 30])).block_until_ready()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from grouped import ACTIVATED, FORMS, cut, operands, sizes_of, worst  # noqa: E402
 from products import BF16, F32, F64, draw  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 
 import gemmhub  # noqa: E402
-from gemmhub.errors import DeviceError, InputError, OutputError  # noqa: E402
+from gemmhub.errors import DeviceError, DTypeError, InputError, OutputError  # noqa: E402
 
 DIVIDED = FORMS[:3]
 
@@ -70,7 +72,7 @@ def test_gradients(form, activation, rng):
             with torch.no_grad():
                 if function(a, b, bias).numel() and _near_zero(a, b, offsets, bias):
                     continue
-        assert torch.autograd.gradcheck(function, (a, b, bias))
+        assert torch.autograd.gradcheck(function, (a, b, bias), check_forward_ad=True)
         if activation != "relu":
             assert torch.autograd.gradgradcheck(function, (a, b, bias), fast_mode=True)
 
@@ -84,7 +86,100 @@ def _near_zero(a, b, offsets, bias):
 def test_gradients_of_complex_tensors(form, rng):
     a, b, ends = operands(rng, form, np.dtype(np.complex128), [2, 0, 3], m=3, n=2, k=2, beyond=1)
     x, y, offsets = tensors(a, b, ends, grad=True)
-    assert torch.autograd.gradcheck(lambda x, y: gemmhub.grouped_matmul(x, y, offsets, alpha=1 - 2j), (x, y))
+    function = partial(gemmhub.grouped_matmul, offsets=offsets, alpha=1 - 2j)
+    assert torch.autograd.gradcheck(function, (x, y), check_forward_ad=True)
+
+
+def by_torch(form, a, b, offsets):
+    """The grouped product by torch's own single products."""
+    if form == "dense":
+        return a @ b
+    ends = offsets.tolist()
+    spans = [slice(start, end) for start, end in zip([0, *ends], ends)]
+    if form == "ragged k":
+        return torch.stack([a[:, span] @ b[span] for span in spans])
+    if form == "ragged m":
+        parts = [a[span] @ x for span, x in zip(spans, b)]
+        return torch.cat([*parts, a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])])
+    parts = [x @ b[:, span] for span, x in zip(spans, a)]
+    return torch.cat([*parts, a.new_zeros(a.shape[1], b.shape[1] - ends[-1])], 1)
+
+
+def transformed(function, a, b):
+    """Derivatives of a function of two tensors by the transforms of torch.func, each by name."""
+    func = torch.func
+
+    def total(a, b):
+        return function(a, b).sin().sum()
+
+    def dual(a, b):
+        with forward_ad.dual_level():
+            result = function(forward_ad.make_dual(a, a.cos()), forward_ad.make_dual(b, b.cos()))
+            return forward_ad.unpack_dual(result).tangent
+
+    result, pull = func.vjp(function, a, b)
+    return {
+        "jvp": func.jvp(function, (a, b), (a.cos(), b.cos()))[1],
+        "jvp of a": func.jvp(lambda a: function(a, b), (a,), (a.cos(),))[1],
+        "make_dual": dual(a, b),
+        "jacfwd": func.jacfwd(function, (0, 1))(a, b),
+        "grad": func.grad(total, (0, 1))(a, b),
+        "vjp": pull(result.cos()),
+        "jacrev": func.jacrev(function, (0, 1))(a, b),
+        "hessian": func.hessian(total, (0, 1))(a, b),
+        "grad of grad": func.grad(lambda a: func.grad(total, 1)(a, b).sin().sum())(a),
+        "vmap": func.vmap(function)(torch.stack([a, a.cos()]), torch.stack([b, b.cos()])),
+        "vmap of grad": func.vmap(func.grad(total), (1, None))(torch.stack([a, a.cos()], 1), b),
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_transforms_of_torch_func(form, rng):
+    a, b, offsets = tensors(*operands(rng, form, F64, [2, 0, 1], m=2, n=2, k=2, beyond=1))
+    ours = transformed(lambda a, b: gemmhub.grouped_matmul(a, b, offsets), a, b)
+    theirs = transformed(lambda a, b: by_torch(form, a, b, offsets), a, b)
+    for name, expected in theirs.items():
+        torch.testing.assert_close(ours[name], expected, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_vmap_over_offsets(rng):
+    a, b, _ = tensors(*operands(rng, "ragged m", F64, [2, 4], beyond=0))
+    offsets = torch.tensor([[2, 6], [0, 5]])
+    got = torch.func.vmap(lambda ends: gemmhub.grouped_matmul(a, b, ends))(offsets)
+    torch.testing.assert_close(got, torch.stack([by_torch("ragged m", a, b, ends) for ends in offsets]))
+    none = torch.func.vmap(lambda ends, a: gemmhub.grouped_matmul(a, b, ends))(offsets[:0], a.new_ones(0, 9, 7))
+    assert none.shape == (0, 9, 6)
+
+
+def test_tangents_of_scales_and_of_lists(rng):
+    a, b, offsets = tensors(*operands(rng, "ragged m", F32, [2, 0, 3]))
+    scales = torch.rand(8, 1) + 0.5, torch.rand(3, 1, 1) + 0.5
+    tangents = tuple(map(torch.randn_like, (a, b, *scales)))
+    primals = (a, b, *scales)
+
+    def ours(a, b, left, right):
+        return gemmhub.grouped_matmul(a, b, offsets, scale_a=left, scale_b=right, activation="silu", out_dtype=F64)
+
+    def theirs(a, b, left, right):
+        wide = by_torch("ragged m", a.double() * left.double(), b.double() * right.double(), offsets)
+        return torch.nn.functional.silu(wide)
+
+    got, expected = (torch.func.jvp(function, primals, tangents)[1] for function in (ours, theirs))
+
+    def magnitudes(a, b, left, right):
+        return by_torch("ragged m", a * left, b * right, offsets)
+
+    values, along = ([abs(x).double() for x in xs] for xs in (primals, tangents))
+    argument, tangent = torch.func.jvp(magnitudes, tuple(values), tuple(along))
+    assert (abs(got - expected) <= 1e-5 * (1.1 + argument / 2) * tangent).all()  # |silu'| < 1.1, |silu''| <= 1/2
+    assert expected.any()
+    with pytest.raises(DTypeError, match=r"out_dtype: .*float8_e4m3fn in forward mode"):
+        torch.func.jvp(lambda a: gemmhub.grouped_matmul(a, b, offsets, out_dtype=torch.float8_e4m3fn), (a,), (a,))
+
+    def lists(x):
+        return gemmhub.grouped_matmul([x, 2 * x], [b[0], b[1]])[1]
+
+    torch.testing.assert_close(torch.func.jvp(lists, (a,), (a,))[1], 2 * a @ b[1])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -200,6 +295,26 @@ def test_mistakes_are_named(rng):
         gemmhub.grouped_matmul(a, b, offsets, bais=a)
 
 
+def test_sparse_tensors_are_refused():
+    a, b = torch.ones(3, 4), torch.ones(2, 4, 5)
+    for grad in (False, True):
+        for x, y, name in ((a.to_sparse(), b, "a"), (a, b.to_sparse(), "b")):
+            x = x.detach().requires_grad_(grad)
+            with pytest.raises(
+                InputError, match=rf"{name}: a tensor of layout .*; allowed: dense tensors. make it dense"
+            ):
+                gemmhub.grouped_matmul(x, y, [1, 3])
+
+
+def test_results_in_lists_have_memory_of_their_own(rng):
+    x, y = (to_torch(draw(rng, shape, np.dtype(np.complex64))) for shape in ((3, 4), (4, 4)))
+    out = torch.zeros(3, 4, dtype=x.dtype)
+    for a, outs in (([x, x], [out, out]), ([x, out.conj()], [out, out.clone()])):
+        with pytest.raises(OutputError, match=r"out: group .* shares memory with (out|a) of group"):
+            gemmhub.grouped_matmul(a, [y, y], out=outs)
+    assert not out.any()
+
+
 @pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this torch has no grouped products")
 @pytest.mark.parametrize("form", FORMS)
 def test_use_takes_torchs_own(form, rng, monkeypatch):
@@ -221,12 +336,53 @@ def test_use_takes_torchs_own(form, rng, monkeypatch):
         torch.testing.assert_close(mine, other)
 
 
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="this torch has no grouped products")
+def test_transforms_of_torchs_own_in_a_block(rng):
+    a, b, offsets = tensors(*operands(rng, "ragged m", BF16, [4, 0, 3], n=8, k=8))
+
+    def own(a):
+        return torch.nn.functional.grouped_mm(a, b, offs=offsets)
+
+    tangent, cotangent = torch.randn_like(a), torch.randn(10, 8, dtype=a.dtype)
+    with gemmhub.torch.use():
+        along = torch.func.jvp(own, (a,), (tangent,))[1]
+        back = torch.func.vjp(own, a)[1](cotangent)[0]
+    assert torch.equal(along, gemmhub.grouped_matmul(tangent, b, offsets))
+    assert torch.equal(back, gemmhub.grouped_matmul(cotangent, b.transpose(1, 2), offsets))
+
+
 @pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this torch has no grouped products")
 def test_use_leaves_other_calls_to_torch(rng):
     a, b, ends = operands(rng, "ragged m", BF16, [16, 8], n=32, k=16)
     x, y, offsets = tensors(a, b, ends)
-    with gemmhub.torch.use():
-        for wrong in ((x, y, {}), (x.float(), y, {"offs": offsets}), (x[0], y, {"offs": offsets})):
-            with pytest.raises((RuntimeError, TypeError)) as caught:
-                torch._grouped_mm(wrong[0], wrong[1], **wrong[2])
-            assert not isinstance(caught.value, gemmhub.GemmhubError)
+    long, few, double = offsets.long(), offsets[:1], (x.double(), y.double())
+    refused = [
+        (x, y, {}), (x.float(), y, {"offs": offsets}), (x[0], y, {"offs": offsets}), (x, y, {"offs": long}),
+        (x, y, {"offs": few}), (*double, {"offs": offsets}), (x, y, {"offs": offsets, "out_dtype": torch.float32}),
+        (x[:, :8], y, {"offs": offsets}), (y, y[:1].mT, {}), (x[:, ::2], y[:, :8], {"offs": offsets}),
+        (x[:, :7].contiguous(), y[:, :7], {"offs": offsets}),
+    ]  # fmt: skip
+    for a, b, options in refused:
+        with pytest.raises((RuntimeError, TypeError)) as caught, gemmhub.torch.use():
+            torch._grouped_mm(a, b, **options)
+        assert not isinstance(caught.value, gemmhub.GemmhubError)
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this torch has no grouped products")
+def test_use_leaves_autocast_to_torch(rng):
+    x, y, offsets = tensors(*operands(rng, "ragged m", F32, [16, 8], n=32, k=16, beyond=0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        theirs = torch._grouped_mm(x, y, offs=offsets)
+        with gemmhub.torch.use():
+            ours = torch._grouped_mm(x, y, offs=offsets)
+    assert ours.dtype is theirs.dtype
+    assert torch.equal(ours, theirs)
+
+
+def test_alpha_may_be_a_scalar_of_another_library(rng):
+    a, b, offsets = leaves(rng, "ragged m", [2, 3])
+    expected = gemmhub.grouped_matmul(a, b, offsets, alpha=2.0)
+    for alpha in (np.float32(2), np.int64(2), np.array(2.0), torch.tensor(2.0)):
+        got = gemmhub.grouped_matmul(a, b, offsets, alpha=alpha)
+        assert got.requires_grad
+        assert torch.equal(got, expected)

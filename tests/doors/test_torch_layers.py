@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 
 import gemmhub
@@ -252,6 +253,18 @@ def test_quantization_by_torchao(layer, rng):
             assert torch.equal(each(x), expected(x))
             with door.use():
                 assert torch.equal(each(x), expected(x))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_input_that_is_no_tensor(packed):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    door.accelerate(model, packed=packed)
+    for x, words in ((np.ones((2, 4), np.float32), "an ndarray"), ([[1.0] * 4], "a list"), (None, "a NoneType")):
+        match = f"input: {words}; allowed: a tensor"
+        for recording in (False, True):
+            with torch.set_grad_enabled(recording), pytest.raises(InputError, match=match):
+                model(x)
+    assert model(torch.ones(2, 4)).shape == (2, 3)
 
 
 def test_a_wrong_argument_of_accelerate_is_named():

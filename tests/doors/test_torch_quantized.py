@@ -145,6 +145,31 @@ def test_what_calls_refuse(rng):
         layer(np.ones((2, K), np.float32))
 
 
+@pytest.mark.parametrize("assign", ["parameter", "data"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_wide_weight_that_is_assigned(scheme, assign, rng):
+    """It has no scale: by the old one, results would be wrong."""
+    layer, wide = door.QuantizedLinear(linear(rng), scheme), draw(rng, N, K)
+    if assign == "data":
+        layer.weight.data = wide
+    else:
+        layer.weight = torch.nn.Parameter(wide)
+    x = draw(rng, 3, K)
+    refused = rf"weight: torch.float32 assigned to a layer quantized by {scheme}; allowed: .*load_state_dict\(\)"
+    for call in (lambda: layer(x), lambda: layer(x.requires_grad_()), layer.dequantize, lambda: copy.deepcopy(layer)):
+        with pytest.raises(DTypeError, match=refused):
+            call()
+    with torch.no_grad(), pytest.raises(DTypeError, match=refused):
+        layer(x)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_remedy_for_a_wide_weight(scheme, rng):
+    layer, new = door.QuantizedLinear(linear(rng), scheme), linear(rng)
+    layer.load_state_dict(new.state_dict())
+    assert same(layer, door.QuantizedLinear(new, scheme))
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_autocast_rounds_activations(scheme, rng):
     layer = door.QuantizedLinear(linear(rng), scheme)
@@ -385,6 +410,22 @@ def test_states_that_are_not_loaded(rng):
 
 class Own(torch.nn.Linear):
     """A subclass, which may compute something else."""
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_report_names_weights_that_are_not_finite(scheme, rng):
+    model = torch.nn.Sequential(*(linear(rng, dtype=dtype, k=K, n=K) for dtype in (*WIDE, torch.bfloat16)))
+    with torch.no_grad():
+        for i, value in enumerate((float("nan"), float("inf"), float("-inf"))):
+            model[i].weight[int(rng.integers(K)), int(rng.integers(K))] = value
+    report = door.quantize_(model, scheme)
+    assert report.nonfinite == ("0", "1", "2")
+    assert report.replaced == ("0", "1", "2", "3")
+    lines = str(report).splitlines()
+    assert lines[1:] == [f"  {i}: quantized; its weight had NaN or infinities" for i in range(3)]
+    with torch.device("meta"):
+        skeleton = torch.nn.Linear(K, N)
+    assert door.quantize_(skeleton, scheme).nonfinite == ()
 
 
 def test_the_report(rng):

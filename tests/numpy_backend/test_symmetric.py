@@ -60,6 +60,59 @@ def test_products(dtype, rng):
             checked(a, b, alpha=scalars[0], beta=scalars[1], c=c, **saturating)
 
 
+@pytest.fixture
+def blocks(monkeypatch):
+    """The sizes of the results that were computed in parts."""
+    sizes = []
+    monkeypatch.setattr(symmetric, "parts", lambda n: sizes.append(n) or parts(n))
+    return sizes
+
+
+parts = symmetric.parts
+
+
+def unaligned(x):
+    """The same numbers at an address that is no multiple of their size."""
+    memory = np.empty(x.nbytes + 1, np.uint8)[1:]
+    memory[:] = np.frombuffer(x.tobytes(), np.uint8)
+    return memory.view(x.dtype).reshape(x.shape)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, C64, C128], ids=str)
+def test_a_matrix_by_its_own_transpose(dtype, rng, blocks):
+    """NumPy calls syrk, unless the operand is not aligned: the result is mirrored then, too."""
+    whole = draw(rng, (2, 300, 70), dtype)
+    for x in (whole[0], whole[1].T, whole, whole[:, :290, 3:60], whole[0][:, :1], whole[0][:1], unaligned(whole[0])):
+        plan = gemmhub.plan(x, np.swapaxes(x, -1, -2), symmetric=True, backend="numpy")
+        del blocks[:]  # its preparation lists the parts
+        result = plan(x, np.swapaxes(x, -1, -2))
+        assert blocks == []
+        assert is_symmetric(result)
+        assert ratio(result, x, np.swapaxes(x, -1, -2), out_dtype=result.dtype) <= 1
+        out = np.full((*result.shape[:-1], 2 * result.shape[-1]), np.nan, dtype)[..., ::2]
+        gemmhub.matmul(x, np.swapaxes(x, -1, -2), out=out, symmetric=True, backend="numpy")
+        assert is_symmetric(out)
+        assert ratio(out, x, np.swapaxes(x, -1, -2), out_dtype=result.dtype) <= 1
+
+
+def test_what_syrk_does_not_compute(rng, blocks):
+    """Other memory, strides that the BLAS cannot address, an epilogue, a promise on bits, and converted operands."""
+    x = draw(rng, (300, 140), F64)
+    c = np.eye(300)
+    cases = [
+        (x, x.T.copy(), {}), (x[:, ::2], x[:, ::2].T, {}), (x, x.T, {"alpha": 0.5}),
+        (x, x.T, {"beta": 1.0, "c": c}), (x, x.T, {"reproducible": "run"}),
+    ]  # fmt: skip
+    for a, b, options in cases:
+        plan = gemmhub.plan(a, b, symmetric=True, backend="numpy", **options)
+        del blocks[:]
+        more = {"c": c} if "c" in options else {}
+        assert is_symmetric(plan(a, b, **more))
+        assert blocks == [300]
+        if "reproducible" not in options:
+            checked(a, b, **options)
+
+
 def test_the_addend_may_be_the_result(rng):
     a, b, c = operands(rng, 300, 40, F32)
     out = c.copy()
@@ -143,6 +196,9 @@ def test_decisions_state_it():
     found = gemmhub.explain(a, a.T, symmetric=True)
     assert "symmetric: half the products" in str(found)
     assert "symmetric" in found.problem.key
+    small = gemmhub.explain(a[:20], a[:20].T, symmetric=True)
+    assert "symmetric: computed whole, and mirrored" in str(small)
+    assert small["numpy"].seconds > gemmhub.explain(a[:20], a[:20].T)["numpy"].seconds
     assert "symmetric" not in gemmhub.explain(a, a.T).problem.key
 
 

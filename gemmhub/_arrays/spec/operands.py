@@ -91,6 +91,12 @@ class ArraySpec:
         for name, value in (("shape", sizes), ("dtype", element), ("strides", steps), ("device", on)):
             object.__setattr__(self, name, value)
 
+    def __getitem__(self, key: Any) -> ArraySpec:
+        """The spec of a part, which indices and slices name as those of an array."""
+        element = np.empty((), f"V{self.dtype.itemsize}")
+        part = np.lib.stride_tricks.as_strided(element, self.shape, self.strides)[key]  # no element is read
+        return ArraySpec(part.shape, self.dtype, strides=part.strides, device=self.device)
+
     def __repr__(self) -> str:
         layouts = {_strides(self.shape, self.dtype.itemsize, order): f"order={order!r}" for order in "FC"}
         layout = layouts.get(self.strides, f"strides={self.strides}")

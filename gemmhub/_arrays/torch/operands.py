@@ -18,7 +18,7 @@ from gemmhub import dtypes, operands
 from gemmhub._arrays.torch import calls, tensors
 from gemmhub._base.device_clock import DeviceClock
 from gemmhub._base.device_types import DeviceType, device_type
-from gemmhub._base.geometry import DeviceView
+from gemmhub._base.geometry import MAX_ALIGNMENT, DeviceView, reach
 from gemmhub.array_library import DeviceArrays, FastPath
 from gemmhub.capability import Device
 from gemmhub.dtypes import DType
@@ -70,10 +70,16 @@ class TorchArrays(DeviceArrays):
             raise self.lost(error) from error
 
     def empty_strided_like(self, x: DeviceView) -> Array:
-        size = x.dtype.itemsize
+        size, kind = x.dtype.itemsize, self._to_torch[x.dtype]
         steps = tuple(step // size for step in x.strides)
         try:
-            return self.module.empty_strided(x.shape, steps, dtype=self._to_torch[x.dtype], device=self.torch_device)
+            array = self.module.empty_strided(x.shape, steps, dtype=kind, device=self.torch_device)
+            if not x.size or (x.address - array.data_ptr()) % MAX_ALIGNMENT == 0:
+                return array
+            del array  # its memory can serve the next one
+            memory = self.module.empty((reach(x)[1] + MAX_ALIGNMENT) // size, dtype=kind, device=self.torch_device)
+            skew = (x.address - memory.data_ptr()) % MAX_ALIGNMENT  # aligned as x is
+            return memory.as_strided(x.shape, steps, skew // size)
         except (MemoryError, self._out_of_memory) as error:
             raise self.no_memory(x.shape, x.dtype, error) from None
 

@@ -25,6 +25,13 @@ def is_tensor(x: object) -> bool:
     return tensor is not None and isinstance(x, tensor)
 
 
+def check_dense(x: Any, argument: str) -> None:
+    """Raise InputError for a sparse or nested tensor."""
+    if x.layout is not sys.modules["torch"].strided or x.is_nested:
+        layout = "nested" if x.is_nested else x.layout
+        raise InputError(argument, f"a tensor of layout {layout}", "dense tensors", "make it dense (x.to_dense())")
+
+
 def memory(x: Any, argument: str) -> int:
     """The address of a dense tensor; InputError, naming the type, for any other tensor."""
     torch = sys.modules["torch"]
@@ -36,9 +43,7 @@ def memory(x: Any, argument: str) -> int:
             f"pass the plain tensor: {argument}.to_local() of a DTensor, {argument}.as_subclass(torch.Tensor) of a "
             "subclass that adds only names",
         )  # fmt: skip
-    if x.layout is not torch.strided or x.is_nested:
-        layout = "nested" if x.is_nested else x.layout
-        raise InputError(argument, f"a tensor of layout {layout}", "dense tensors", "make it dense (x.to_dense())")
+    check_dense(x, argument)
     try:
         pointer = int(x.data_ptr())
     except RuntimeError as error:

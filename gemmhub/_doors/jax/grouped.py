@@ -1,7 +1,7 @@
 """Grouped products of JAX: ``gemmhub.jax.ragged_dot``, and ``gemmhub.grouped_matmul`` in functions that JAX traces.
 
 A grouped product is a primitive, on CPUs. Its gradients are grouped products by the same offsets, whatever its form, so
-that they have gradients of any order (in reverse mode) themselves.
+that they have gradients of any order (in reverse mode) themselves. What maps them (vmap, jacrev, hessian) is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from gemmhub._base.wording import unexpected
 from gemmhub._call.options import request as parse_request
 from gemmhub._doors.jax import product, results, target
 from gemmhub._grouped import forms
+from gemmhub._grouped import offsets as ends
+from gemmhub._grouped.call import check_names
 from gemmhub._grouped.matmul import multiply
-from gemmhub.errors import InputError, NoBackendError, ShapeError
+from gemmhub.errors import DTypeError, InputError, NoBackendError, ShapeError
 
 Array = Any
 
@@ -108,12 +110,32 @@ def _backward(call: Call, kept: Any, cotangent: Array) -> tuple[Any, Any, None]:
 differentiable.defvjp(_forward, _backward)
 
 
+def _ends(a: Array, b: Array, offsets: Any) -> Array:
+    """The offsets of a product of a and b as a part of the program: numbers are read and checked here, arrays that JAX
+    traces when the program runs.
+    """
+    form = forms.form_of(a.shape, b.shape, True)
+    groups = forms.sizes(form, a.shape, b.shape)[0]
+    if not isinstance(offsets, Tracer):
+        read = ends.read(offsets, groups, a.shape[form.a] if form.a is not None else b.shape[-1], form.noun)
+        return jnp.asarray(np.asarray(read, np.int64))  # without jax_enable_x64 int32, as sizes are
+    if offsets.dtype not in ends.DTYPES:
+        raise DTypeError("offsets", f"dtype {offsets.dtype}", "int32, int64", "convert them with astype")
+    if offsets.ndim != 1:
+        raise ShapeError("offsets", f"shape {offsets.shape}", "one dimension: an end for each group")
+    if groups is not None and offsets.shape[0] != groups:
+        raise ShapeError("offsets", f"{offsets.shape[0]} ends for {groups} groups", f"{groups} ends")
+    return offsets
+
+
 def traced(a: Any, b: Any, offsets: Any = None, *, out: Any = None, **options: Any) -> Array:
     """The product as a part of the program that JAX traces."""
     where = "in a function that JAX traces"
+    check_names(options)
     for name, x in {"out": out, **options}.items():
         if name not in _OPTIONS and x is not None:
-            remedy = "apply it to the result" if name in ("bias", "activation") else f"leave {name}= out"
+            masked = "apply it to the result, and mask what is beyond the last end"
+            remedy = masked if name in ("bias", "activation") else f"leave {name}= out"
             raise InputError(name, f"given to a grouped product {where}", "None: not implemented there", remedy)
     if isinstance(options.get("alpha"), Tracer):
         raise InputError("alpha", "an array that JAX traces", "numbers", "multiply the product by it")
@@ -121,18 +143,7 @@ def traced(a: Any, b: Any, offsets: Any = None, *, out: Any = None, **options: A
     a, b = jnp.asarray(a), jnp.asarray(b)
     dtype = results.result_dtype(np.dtype(a.dtype), np.dtype(b.dtype), parsed)
     if offsets is not None:
-        offsets = jnp.asarray(offsets)
-        if offsets.ndim != 1 or not jnp.issubdtype(offsets.dtype, jnp.integer):
-            raise ShapeError(
-                "offsets",
-                f"{offsets.dtype} of shape {offsets.shape}",
-                "integers, an end for each group in one dimension",
-            )
-        offsets = offsets.astype(jnp.int32)
-        form = forms.form_of(a.shape, b.shape, True)
-        groups = forms.sizes(form, a.shape, b.shape)[0]
-        if groups is not None and offsets.shape[0] != groups:
-            raise ShapeError("offsets", f"{offsets.shape[0]} ends for {groups} groups", f"{groups} ends")
+        offsets = _ends(a, b, offsets)
     return differentiable(Call(dtype, parsed.alpha, tuple(parsed.in_force.items())), a, b, offsets)
 
 
@@ -156,6 +167,7 @@ def ragged_dot(
     Returns
     -------
     A jax.Array of shape (m, n), with gradients with respect to lhs and rhs in reverse mode, of any order.
+    Functions of JAX that map or differentiate forwards (vmap, jacrev, jvp, jacfwd, hessian) are refused.
 
     Raises
     ------
@@ -177,10 +189,15 @@ def ragged_dot(
         raise unexpected(name, ("preferred_element_type", "precision", "reproducible", "backend"), hint)
     if jnp.ndim(lhs) != 2 or jnp.ndim(rhs) != 3:
         raise ShapeError("lhs, rhs", f"shapes {jnp.shape(lhs)} and {jnp.shape(rhs)}", "(m, k) and (g, k, n)")
-    sizes = jnp.asarray(group_sizes)
+    sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
     if not jnp.issubdtype(sizes.dtype, jnp.integer):
         raise InputError("group_sizes", f"dtype {sizes.dtype}", "integers", "pass the number of rows of each group")
-    offsets = jnp.cumsum(sizes, dtype=jnp.int32)
+    # A sum that wraps is below the one before it, which is an error where the offsets are read.
+    offsets: Any
+    if isinstance(sizes, np.ndarray):
+        offsets = np.cumsum(sizes, dtype=np.int64)
+    else:
+        offsets = jnp.cumsum(sizes, dtype=jax.dtypes.canonicalize_dtype(np.int64))
     options = {"precision": precision, "reproducible": reproducible, "backend": backend}
     return traced(lhs, rhs, offsets, out_dtype=preferred_element_type, **options)
 

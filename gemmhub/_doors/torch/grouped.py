@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gemmhub._arrays.torch import tensors
+from gemmhub._call.options import with_scalars
 from gemmhub._doors.torch import calls, node
 from gemmhub._grouped import forms
 from gemmhub._grouped.call import OPERANDS, check_options
@@ -35,6 +36,8 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
         raise InputError(
             ", ".join(found), "DTensors", "tensors: not implemented", "multiply the local tensors: x.to_local()"
         )
+    for name, x in found.items():
+        tensors.check_dense(x, name)
     tensors.check_one_device(found)
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found.values())
     if call != "grouped_matmul":
@@ -46,6 +49,7 @@ def take(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> An
 
         others = {name: x for name, x in options.items() if name != "out"}
         check_options(others)
+        others = with_scalars(others)  # type: ignore[arg-type]
         return grouped_ops.matmul(a, b, offsets, options.get("out"), others)
     return _plain(call, operands, options)
 
@@ -82,6 +86,9 @@ FUNCTIONS = tuple(
 )
 """torch's own grouped products, which :class:`gemmhub.torch.use` takes on CPUs."""
 
+_TORCHS = (torch.float32, torch.bfloat16, torch.float16)
+"""Dtypes of the operands that torch takes."""
+
 
 def equivalent(
     a: Any, b: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None
@@ -90,10 +97,31 @@ def equivalent(
 
     The caller knows that a and b are dense and of one dtype.
     """
-    if bias is not None or a.device.type != "cpu" or (a.dim(), b.dim()) not in forms.FORMS:
+    if bias is not None or a.device.type != "cpu" or a.dtype not in _TORCHS or out_dtype not in (None, a.dtype):
         return None
-    if (offs is None) != (a.dim() == b.dim() == 3):
+    if torch.is_autocast_enabled("cpu"):
+        return None  # torch.autocast does not round the operands of grouped products
+    form = forms.FORMS.get((a.dim(), b.dim()))
+    if form is None or form.divided is (offs is None) or a.shape[-1] != b.shape[-2]:
         return None
-    if offs is not None and not (isinstance(offs, torch.Tensor) and offs.is_cpu and offs.dim() == 1):
+    if form is forms.DENSE and a.shape[0] != b.shape[0]:
         return None
-    return (a, b, offs), {} if out_dtype is None else {"out_dtype": out_dtype}
+    if offs is not None:
+        if not (isinstance(offs, torch.Tensor) and offs.is_cpu and offs.dim() == 1 and offs.dtype is torch.int32):
+            return None
+        groups = a if form.a is None else b if form.b is None else offs
+        if offs.shape[0] != groups.shape[0]:
+            return None
+    return ((a, b, offs), {}) if _aligned(a) and _aligned(b) else None
+
+
+def _aligned(x: Tensor) -> bool:
+    """Whether torch takes matrices of these strides: contiguous rows or columns, each at a multiple of 16 bytes."""
+    (rows, columns), (row, column) = x.shape[-2:], x.stride()[-2:]
+    if column == 1 and row >= max(1, columns):
+        step = row
+    elif row == 1 and column >= max(1, rows):
+        step = column
+    else:
+        return False
+    return bool(step * x.element_size() % 16 == 0)

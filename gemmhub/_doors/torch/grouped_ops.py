@@ -1,17 +1,24 @@
 """The operator ``gemmhub::grouped_matmul`` of torch, for autograd, tracers and torch's compiler.
 
 The gradients of a grouped product are grouped products by the same offsets, whatever its form: with the gradient g of
-the result they are ``g @ b^H`` and ``a^H @ g``. So they have gradients themselves.
+the result they are ``g @ b^H`` and ``a^H @ g``. So they have gradients themselves. The tangent of a grouped product is
+a sum of grouped products. Both are computed at each level of torch.func's transforms, as those of
+:mod:`gemmhub._doors.torch.ops`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from math import prod
 from typing import Any
 
 import torch
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
+from torch.autograd.function import _SingleLevelFunction
 
+from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.operands import epilogue_dtype, output_dtype
 from gemmhub._base.wording import instance
 from gemmhub._call.options import refuse_recorded
@@ -19,7 +26,7 @@ from gemmhub._doors.torch import activations, adjoints, calls, ops
 from gemmhub._grouped import forms
 from gemmhub._grouped.call import OPERANDS
 from gemmhub._grouped.matmul import multiply
-from gemmhub.errors import InputError, ShapeError
+from gemmhub.errors import DTypeError, InputError, ShapeError
 
 Tensor = Any
 
@@ -95,19 +102,101 @@ def _shape(a: Tensor, b: Tensor, offsets: Tensor | None) -> tuple[tuple[Any, ...
     return forms.result_shape(form, groups, m, n), n
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Keep for the gradients what they read."""
-    a, b, offsets, *values = inputs
-    options = _options(tuple(values))
-    for name in ("scale_a", "scale_b"):
-        if name in options:
-            raise InputError(
-                name, "given to a grouped product whose gradients are recorded", "None: not implemented there",
-                "multiply the operand by it, or call under torch.no_grad()",
-            )  # fmt: skip
-    bias = options.pop("bias", None)
-    ctx.save_for_backward(a, b, offsets, bias)
-    ctx.options, ctx.dtype = options, output.dtype
+def _below(a: Tensor, b: Tensor, offsets: Tensor | None, *values: Any) -> Tensor:
+    """The operator's kernel below autograd, or the next level of torch.func's transforms."""
+    with ExitStack() as below:
+        if torch._C._are_functorch_transforms_active():  # the levels below record, too
+            below.enter_context(torch.enable_grad())
+            below.enter_context(_set_fwd_grad_enabled(True))
+        below.enter_context(torch._C._AutoDispatchBelowAutograd())
+        return torch.ops.gemmhub.grouped_matmul.default(a, b, offsets, *values)
+
+
+class Product(_SingleLevelFunction):
+    """A node of autograd's graph around one grouped product. Its inputs are the arguments of the operator, all of them.
+
+    As the node of :mod:`gemmhub._doors.torch.node`, it needs nothing of torch.autograd.Function.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, offsets: Tensor | None, *values: Any) -> Tensor:
+        options = _options(values)
+        if any(ctx.needs_input_grad):
+            for name in ("scale_a", "scale_b"):
+                if name in options:
+                    raise InputError(
+                        name, "given to a grouped product whose gradients are recorded", "None: not implemented there",
+                        "multiply the operand by it, or call under torch.no_grad()",
+                    )  # fmt: skip
+        output = _below(a, b, offsets, *values)
+        operands = [options.pop(name, None) for name in OPERANDS]
+        ctx.save_for_backward(a, b, offsets, operands[0])
+        ctx.save_for_forward(a, b, offsets, *operands)
+        ctx.options, ctx.dtype = options, output.dtype
+        return output
+
+    @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[int]:
+        """The key of this node's class for compiled autograd, as torch.autograd.Function has it."""
+        return (ctx._autograd_function_id,)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradients(ctx, grad)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return _tangent(ctx, *tangents)
+
+
+def _autograd(a: Tensor, b: Tensor, offsets: Tensor | None = None, *values: Any) -> Tensor:
+    """The kernel for autograd. The dispatcher omits arguments with default values."""
+    found = [x for x in (a, b, *values) if isinstance(x, torch.Tensor)]
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in found)
+    if recorded or tensors.forward_mode():
+        with enable_single_level_autograd_function():
+            return Product.apply(a, b, offsets, *values, *_DEFAULTS[len(values) :])
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.gemmhub.grouped_matmul.default(a, b, offsets, *values)
+
+
+def _tangent(
+    ctx: Any, of_a: Tensor | None, of_b: Tensor | None, _: None, of_bias: Tensor | None, of_scale_a: Tensor | None,
+    of_scale_b: Tensor | None, *others: None,
+) -> Tensor:  # fmt: skip
+    """The tangent of the result (forward mode), summed in the accumulator's dtype; an operand may have none."""
+    a, b, offsets, *operands = ctx.saved_tensors
+    if ctx.dtype not in adjoints.DIRECT:
+        raise DTypeError(
+            "out_dtype", f"{ctx.dtype} in forward mode: the tangent of a result has its dtype",
+            "dtypes of 16 bits or more with tangents", "give out_dtype=torch.bfloat16",
+        )  # fmt: skip
+    wide = epilogue_dtype(a.dtype, b.dtype, ctx.dtype)
+    named = {name: x for name, x in zip(OPERANDS, operands) if x is not None}
+    options = {**ctx.options, **named}
+    plain = {name: x for name, x in ctx.options.items() if name != "activation"} | {"out_dtype": wide}
+    factors = {"a": a, "b": b} | {name: x for name, x in named.items() if name != "bias"}
+    total: Tensor | None = None
+    for name, tangent in {"a": of_a, "b": of_b, "scale_a": of_scale_a, "scale_b": of_scale_b}.items():
+        if tangent is not None:  # the product is linear in each
+            changed = {**factors, name: tangent}
+            part = matmul(changed.pop("a"), changed.pop("b"), offsets, None, {**plain, **changed})
+            total = part if total is None else total + part
+    if of_bias is not None:
+        part = _spread(a, b, offsets, of_bias.to(wide), plain)
+        total = part if total is None else total + part
+    assert total is not None  # torch calls this where an operand has a tangent
+    if "activation" in options:
+        total = activations.tangent(options["activation"], _argument(a, b, offsets, options, wide), total)
+    return total.to(ctx.dtype)
+
+
+def _spread(a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """A bias in the shape of the product, with zeros beyond the last end."""
+    if forms.FORMS[a.dim(), b.dim()].out is None:
+        shape, _ = _shape(a, b, offsets)
+        return bias.unsqueeze(-2).expand(shape)
+    return matmul(a[..., :0], b[..., :0, :], offsets, None, {**options, "bias": bias})
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -117,7 +206,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     wide = epilogue_dtype(a.dtype, b.dtype, ctx.dtype)
     name = ctx.options.get("activation")
     if name is not None:
-        x = _argument(a, b, offsets, bias, ctx.options, wide)
+        x = _argument(a, b, offsets, {**ctx.options, "bias": bias}, wide)
         grad = activations.gradient(name, grad.to(wide), x).to(ctx.dtype)
     factor = {"alpha": adjoints.conj(ctx.options["alpha"])} if "alpha" in ctx.options else {}
     grads: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
@@ -130,13 +219,11 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return tuple(grads)
 
 
-def _argument(
-    a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor | None, options: Mapping[str, Any], wide: Any
-) -> Tensor:
+def _argument(a: Tensor, b: Tensor, offsets: Tensor | None, options: Mapping[str, Any], wide: Any) -> Tensor:
     """The argument of the activation, computed once more."""
     others = {name: x for name, x in options.items() if name not in ("activation", "out_dtype")}
-    if bias is not None:
-        others["bias"] = bias.to(wide)
+    if others.get("bias") is not None:
+        others["bias"] = others["bias"].to(wide)
     return matmul(a, b, offsets, None, {**others, "out_dtype": wide})
 
 
@@ -162,6 +249,18 @@ def _of_bias(
     return adjoints.fold(sums if bias.dim() == 2 else sums.sum(0, dtype=wide), bias.shape, bias.dtype)
 
 
+def _vmap(info: Any, dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
+    """The rule for torch.func.vmap: one call after the other, for each may have offsets of its own."""
+    if not info.batch_size:  # one call of zeros, for the shape of its result
+        arguments = tuple(
+            x if dim is None else x.new_zeros(x.movedim(dim, 0).shape[1:]) for x, dim in zip(arguments, dims)
+        )
+        return torch.ops.gemmhub.grouped_matmul.default(*arguments).unsqueeze(0)[:0], 0
+    calls = range(info.batch_size)
+    each = [[x if dim is None else x.select(dim, i) for x, dim in zip(arguments, dims)] for i in calls]
+    return torch.stack([torch.ops.gemmhub.grouped_matmul.default(*one) for one in each]), 0
+
+
 def _autocast(device_type: str, key: Any) -> Any:
     """The kernel under torch.autocast, which rounds a, b and bias as for torch.matmul."""
     keys = torch._C.DispatchKeySet(key)
@@ -184,7 +283,8 @@ def _register() -> Any:
         library.impl("grouped_matmul", _run, key)
     name = "gemmhub::grouped_matmul"
     torch.library.register_fake(name, _fake, lib=library)
-    torch.library.register_autograd(name, _gradients, setup_context=_keep, lib=library)
+    library.impl("grouped_matmul", _autograd, "Autograd")
+    torch.library.register_vmap(name, _vmap, lib=library)
     for device_type in ("CPU", "CUDA"):
         key = getattr(torch._C.DispatchKey, f"Autocast{device_type}")
         library.impl("grouped_matmul", _autocast(device_type.lower(), key), f"Autocast{device_type}")

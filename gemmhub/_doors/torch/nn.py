@@ -124,6 +124,8 @@ class Linear(packed_weights.KeepsPacked, torch.nn.Linear):
         result = calls.repeated_linear(input, weight, options)
         if result is not None:
             return result
+        if not isinstance(input, torch.Tensor) and not hasattr(input, "__torch_function__"):
+            raise InputError("input", instance(type(input)), "a tensor")
         if calls.multiplies_itself(input, weight, bias):
             result = torch.nn.functional.linear(input, weight, bias)
             return result if self.activation is None else activations.activated(self.activation, result)

@@ -72,7 +72,8 @@ class QuantizedLinear(packed_weights.KeepsPacked):
     Raises
     ------
     InputError : an unknown scheme, promise or backend; a layer that is not quantized. Calls raise the errors of
-        :func:`gemmhub.matmul`, DTypeError for activations of other dtypes, and ShapeError for other sizes.
+        :func:`gemmhub.matmul`, DTypeError for activations of other dtypes and for a wide weight that was assigned, and
+        ShapeError for other sizes.
 
     See Also
     --------
@@ -111,10 +112,12 @@ class QuantizedLinear(packed_weights.KeepsPacked):
 
     def dequantize(self, dtype: Any = torch.float32) -> torch.Tensor:
         """Return the weight that the layer multiplies by, in another dtype: a new tensor."""
+        self._check_weight()
         return _dequantized(self.weight, self.weight_scale, dtype)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the result, of shape (..., out_features), for ``input`` of shape (..., in_features)."""
+        self._check_weight()
         x, bias = self._taken(input), self.bias
         rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)  # a reshape to (-1, 0) is an error
         options = {**in_force(), **self.options}
@@ -126,6 +129,15 @@ class QuantizedLinear(packed_weights.KeepsPacked):
         else:
             result = self._product(rows, bias, options)
         return result.reshape(*x.shape[:-1], result.shape[-1])
+
+    def _check_weight(self) -> None:
+        """Raise DTypeError for a weight of another dtype, which was assigned to the layer without its scale."""
+        narrow = SCHEMES[self.scheme].dtype
+        if self.weight.dtype is not narrow:
+            raise DTypeError(
+                "weight", f"{self.weight.dtype} assigned to a layer quantized by {self.scheme}", str(narrow),
+                "load_state_dict() quantizes a wide weight; or quantize the layer that has it",
+            )  # fmt: skip
 
     def _taken(self, x: Tensor) -> Tensor:
         """The activations, in the dtype that torch.autocast rounds them to."""
@@ -163,6 +175,7 @@ class QuantizedLinear(packed_weights.KeepsPacked):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with the bytes of the weight: torch does not load storages of float8 that pickle wrote."""
+        self._check_weight()
         state = super().__getstate__()
         weight = self.weight.detach().view(_WORDS[self.weight.dtype])
         return {**state, "_parameters": {**self._parameters, "weight": weight}}

@@ -30,6 +30,8 @@ class Quantized:
     """Bytes of the weights of the layers that the call quantized, before it."""
     bytes_after: int
     """Bytes of their narrow weights and scales."""
+    nonfinite: tuple[str, ...] = ()
+    """Names of the layers that the call quantized whose weights had NaN or infinities."""
 
     def _summary(self) -> str:
         memory = f"{self.bytes_before / 1e6:.1f} MB of weights before, {self.bytes_after / 1e6:.1f} MB after"
@@ -41,7 +43,8 @@ class Quantized:
         return f"<{type(self).__name__}: {self._summary()}>"
 
     def __str__(self) -> str:
-        return "\n".join([self._summary(), *(f"  {name or nn.ITSELF}: {reason}" for name, reason in self.left.items())])
+        notes = {**self.left, **dict.fromkeys(self.nonfinite, "quantized; its weight had NaN or infinities")}
+        return "\n".join([self._summary(), *(f"  {name or nn.ITSELF}: {reason}" for name, reason in notes.items())])
 
 
 def quantize_(
@@ -80,8 +83,8 @@ def quantize_(
 
     Returns
     -------
-    The layers quantized, those quantized before, the modules left with reasons, and the bytes of weights before and
-    after. Print it.
+    The layers quantized, those quantized before, the modules left with reasons, the bytes of weights before and after,
+    and the layers whose weights had NaN or infinities. Print it.
 
     Raises
     ------
@@ -111,6 +114,7 @@ def quantize_(
     holders = _holders(model)
     replaced: list[str] = []
     already: list[str] = []
+    nonfinite: list[str] = []
     left, before, after = {}, 0, 0
     try:
         for name, module in model.named_modules():
@@ -128,13 +132,15 @@ def quantize_(
                 if nn.listed(module):
                     left[name] = reason
                 continue
+            if not (module.weight.is_meta or module.weight.detach().isfinite().all()):
+                nonfinite.append(name)
             before += module.weight.nbytes
             quantized_linear.convert(module, scheme, reproducible, backend, packed)
             after += module.weight.nbytes + module.weight_scale.nbytes
             replaced.append(name)
     finally:
         _avoid_fused(model)
-    return Quantized(scheme, tuple(replaced), tuple(already), left, before, after)
+    return Quantized(scheme, tuple(replaced), tuple(already), left, before, after, tuple(nonfinite))
 
 
 def _avoid_fused(model: torch.nn.Module) -> None:

@@ -18,7 +18,7 @@ struct Prepared {  // of arrays.cpp
   int64_t head, unit, workspace_bytes;
   const void* dtypes[3];
   const void* none;
-  int64_t a, b, out, c, bias, bias_rows, activation, folds, pinned;
+  int64_t a, b, out, c, bias, bias_rows, activation, folds, pinned, symmetric;
 };
 
 extern "C" {

@@ -413,12 +413,12 @@ class Variant:
         by_warps = not form.tma_store and form.output == "float32"
         if registers > 128 and (self.split_k or by_warps or not form.plain_epilogue):
             return f"with {registers} accumulators a thread has registers for the plain epilogue only"
-        smooth = form.smooth_activation
+        evaluated = form.activation not in (None, "relu")
         many = registers > (88 if shape.consumers == 3 else 96) and shape.m > 128
-        if many and form.transposed_d and form.addend and form.bias == "m" and smooth:
+        if many and form.transposed_d and form.addend and form.bias == "m" and evaluated:
             return f"with {registers} accumulators a thread has no registers for this epilogue"
         more = shape.num_multicast > 1 or (self.split_k and form.addend)
-        if registers > 88 and shape.consumers == 3 and more and smooth:
+        if registers > 88 and shape.consumers == 3 and more and evaluated:
             what = "multicast" if shape.num_multicast > 1 else "split-K and c"
             return f"with {registers} accumulators and {what} a thread has no registers for this activation"
         if shape.stages < 2:

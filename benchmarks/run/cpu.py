@@ -30,6 +30,7 @@ import numpy as np
 
 import gemmhub
 from benchmarks.lib import cpu_libraries, results
+from benchmarks.lib.cpu_clock import CpuClock
 from benchmarks.lib.cpu_products import SGEMM, Product, Rows, products, scores
 from gemmhub._base.timing import CLOCK, HostClock
 from gemmhub.numpy_backend.probe import cores
@@ -38,16 +39,6 @@ _MOST_ROUNDS, _FEWEST_ROUNDS = 15, 3
 _SLOW = 20
 _LLAMA = 0.12
 """Part of the time that the model takes."""
-
-
-class CpuClock(HostClock):
-    """The CPU time of the process, for one thread: other processes do not count."""
-
-    def measure(self, call: Callable[[], object], repeats: int) -> float:
-        start = time.process_time()
-        for _ in range(repeats):
-            call()
-        return (time.process_time() - start) / repeats
 
 
 class AfterSgemm(HostClock):
@@ -122,7 +113,7 @@ def measured(seconds: float, classes: str) -> dict[str, Any]:
         import torch
 
         torch.set_num_threads(cores())
-    clock = CpuClock() if cores() == 1 else CLOCK
+    clock = CpuClock(time.process_time) if cores() == 1 else CLOCK
     end = time.perf_counter() + seconds
     drawn = sorted((x for x in products() if classes in x.name), key=lambda x: x.flops)
     llama = classes in "llama" and "torch" in calls

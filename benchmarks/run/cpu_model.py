@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,8 +22,8 @@ import numpy as np
 from gemmhub_cpu.backend import CpuBackend
 
 from benchmarks.lib import results
+from benchmarks.lib.cpu_clock import CpuClock
 from benchmarks.lib.cpu_products import Product
-from benchmarks.run.cpu import CpuClock
 from gemmhub._base.timing import CLOCK, interleave
 from gemmhub._call.describe import describe
 from gemmhub._call.options import request
@@ -55,7 +56,7 @@ def products() -> Iterator[Product]:
 
 def rows(rounds: int) -> Iterator[dict[str, Any]]:
     """Yield the measured and the estimated microseconds of each product."""
-    clock = CpuClock() if cores() == 1 else CLOCK
+    clock = CpuClock(time.process_time) if cores() == 1 else CLOCK
     backend = CpuBackend(by_cost=False)
     for product in products():
         a, b, out = product.operands()[0]

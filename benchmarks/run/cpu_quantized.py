@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
@@ -33,6 +32,7 @@ import torch
 
 import gemmhub
 from benchmarks.lib import results
+from benchmarks.lib.cpu_clock import CpuClock
 from gemmhub._base.timing import HostClock, interleave
 
 Array = Any
@@ -41,16 +41,6 @@ KINDS = (("int8", "int8"), ("float8_e4m3fn", "float8_e4m3fn"), ("bfloat16", "int
 BF16 = np.dtype(ml_dtypes.bfloat16)
 _ROTATED = 48 << 20
 """Bytes of the weights that a contender goes through."""
-
-
-class CpuClock(HostClock):
-    """The CPU time of the calling thread."""
-
-    def measure(self, call: Callable[[], object], repeats: int) -> float:
-        start = time.thread_time()
-        for _ in range(repeats):
-            call()
-        return (time.thread_time() - start) / repeats
 
 
 def _drawn(rng: np.random.Generator, dtype: str, rows: int, columns: int) -> Array:

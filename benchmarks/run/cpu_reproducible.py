@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -19,17 +17,8 @@ import numpy as np
 
 import gemmhub
 from benchmarks.lib import results
+from benchmarks.lib.cpu_clock import CpuClock
 from gemmhub._base.timing import HostClock, interleave
-
-
-class CpuClock(HostClock):
-    """The CPU time of the calling thread."""
-
-    def measure(self, call: Callable[[], object], repeats: int) -> float:
-        start = time.thread_time()
-        for _ in range(repeats):
-            call()
-        return (time.thread_time() - start) / repeats
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import geometric_mean
@@ -31,6 +30,7 @@ import torch
 
 import gemmhub
 from benchmarks.lib import results
+from benchmarks.lib.cpu_clock import CpuClock
 from gemmhub._base.timing import HostClock, interleave
 
 Tensor = Any
@@ -40,16 +40,6 @@ DTYPES = ("bfloat16", "float32")
 _SETS = 4
 _NEW = 4096
 """Mixtures that are drawn for calls of new sizes."""
-
-
-class CpuClock(HostClock):
-    """The CPU time of the calling thread."""
-
-    def measure(self, call: Callable[[], object], repeats: int) -> float:
-        start = time.thread_time()
-        for _ in range(repeats):
-            call()
-        return (time.thread_time() - start) / repeats
 
 
 def mixtures(mixture: str, groups: int, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:

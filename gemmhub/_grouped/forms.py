@@ -28,7 +28,7 @@ class Form(NamedTuple):
     out: int | None
     """Axis of the result that the offsets divide."""
     noun: str
-    """What the offsets count, for errors."""
+    """The noun for what the offsets count, in errors."""
     shapes: str
     """Shapes of a and b."""
 

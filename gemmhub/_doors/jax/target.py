@@ -46,7 +46,7 @@ def number_of(fields: tuple[Any, ...]) -> Any:
 
 
 def facts(number: int) -> tuple[Any, ...]:
-    """What :func:`number_of` was called with; RuntimeError where that was in another process."""
+    """The fields that :func:`number_of` keeps under ``number``; RuntimeError where that was in another process."""
     if number not in _calls:
         raise RuntimeError("a program that another process traced: gemmhub's products run where they were traced")
     return _calls[number]

@@ -271,7 +271,7 @@ def test_a_bucket_is_ranked_at_its_end(home, granularity):
 
 
 def test_every_call_has_its_own_addresses(home):
-    """Of one kernel with other scales each time."""
+    """One kernel multiplies with other scales each time."""
     backend, memory = home.backend(), FakeMemory(home)
     sets = [ScaledProduct(memory, 32, 64, 256, "1x128 by 128x128", seed=seed) for seed in range(3)]
     kernel = prepared(backend, sets[0].problem)

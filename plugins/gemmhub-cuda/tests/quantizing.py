@@ -25,7 +25,7 @@ def dtype(name):
 
 
 def reference(x, target, granularity, scale=None):
-    """What gemmhub.quantize returns for NumPy."""
+    """The codes and scales of gemmhub.quantize for NumPy."""
     block = tuple(map(int, granularity.split("x"))) if "x" in granularity else None
     return gemmhub.quantize(x, target, "block" if block else granularity, block=block, scale=scale)
 

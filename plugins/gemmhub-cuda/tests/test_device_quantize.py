@@ -92,7 +92,7 @@ def test_bits(turn, answers):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 def test_every_number_of_16_bits(target, name):
-    """By several scales: the instructions that convert, and the quotients."""
+    """Several scales divide them: the instructions that convert are tested, and the quotients."""
     x = np.arange(65536, dtype=np.uint16).view(dtype(name)).reshape(1, -1)
     for scale in (1, 0.5, 1 / 3, 3e-5, 7e4, 1e-30, 3e38, 1e-45, -2.7, 0, np.inf, np.nan):
         of_x = np.array([[scale]], np.float32)

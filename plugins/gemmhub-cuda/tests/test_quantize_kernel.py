@@ -123,7 +123,7 @@ def test_any_order_of_threads(granularity, rng):
 
 
 def test_offsets_beyond_2_31(rng):
-    """Of x and q, in elements: two rows that are far apart."""
+    """Two rows are far apart, in x and in q."""
     apart = 2**31 + 64
     try:
         memory = [np.zeros(apart * size + 1024, np.uint8) for size in (2, 1)]  # of which few pages are touched

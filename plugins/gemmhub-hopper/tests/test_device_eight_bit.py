@@ -123,7 +123,7 @@ def test_every_shape_on_random_data(backend, shape, swapped, more):
 
 @pytest.mark.parametrize("k", [4096, 65536])
 def test_long_sums_of_one_sign(backend, k):
-    """Of sums that tensor cores keep in 14 bits, most would be lost."""
+    """Sums in 14 bits, as tensor cores keep them, would lose most of it."""
     asked = EightBitProduct(EIGHT_BIT_SHAPES.by_name["128x128x6"], 256, 256, k, b="col", **FLOATS)
     rng = np.random.default_rng(0)
     a, b = (np.abs(rng.standard_normal(x)).astype(asked.problem.a.dtype) for x in ((256, k), (k, 256)))

@@ -66,7 +66,7 @@ class Lowering:
     row_scales: ScaleAccess | None = None
     """The quantization scales of the kernel's a; None where there are none."""
     column_scales: ScaleAccess | None = None
-    """Those of the kernel's b."""
+    """The quantization scales of the kernel's b."""
 
     @cached_property
     def k_blocks(self) -> int:

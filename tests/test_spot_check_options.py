@@ -106,7 +106,9 @@ def linear(rng, dtype):
         "alpha": 3, "beta": -2, "c": draw(rng, (M, N), out), "bias": draw(rng, (N,), out), "out_dtype": out,
     }  # fmt: skip
     if dtypes.info(out).kind == "float":
-        options |= {"scale_a": np.exp2(rng.integers(-3, 4, M)).astype(F32), "scale_b": np.full(1, 0.75, F32)}
+        scale_a = np.exp2(rng.integers(-3, 4, M)).astype(F32)
+        scale_a[7] = 0.125  # the row with faults of its own: a larger bound of float8 sums would hide that of c
+        options |= {"scale_a": scale_a, "scale_b": np.full(1, 0.75, F32)}
     return a, b, options
 
 

@@ -7,6 +7,12 @@ Memory of a device comes from a plugin, which names it by the type of the device
     cuda = "gemmhub_nvidia.testing.torch_cuda:TorchMemory"
 
 It is called with the device's index and returns a :class:`gemmhub.testing.Memory`.
+
+A library that a plugin calls can be audited without what the plugin knows of the library's faults, as a backend that is
+no candidate for products. It is called without arguments, and returns a :class:`gemmhub.backend.Backend`::
+
+    [project.entry-points."gemmhub.audit.backends"]
+    cublaslt = "gemmhub_cublas.every_algorithm:EveryAlgorithm"
 """
 
 from __future__ import annotations
@@ -14,11 +20,13 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gemmhub._audit.claims import Claims, Products, known_forms
 from gemmhub._audit.implementation import Implementation, Refused, Run
 from gemmhub._audit.judge import Wrong
+from gemmhub._base.guard import guarded
 from gemmhub._choice.registry import registry
 from gemmhub.backend import Backend
 from gemmhub.capability import Device, Ready, Refusal
@@ -31,6 +39,7 @@ from gemmhub.testing.memory import HOST, Memory
 from gemmhub.testing.operands import Operands
 
 GROUP = "gemmhub.audit"
+UNFILTERED = "gemmhub.audit.backends"
 PREFIX = "gemmhub/"
 """Start of the names of backends in an audit: "gemmhub/cpu"."""
 
@@ -104,7 +113,17 @@ def backend_implementations(device: Device) -> dict[str, Implementation]:
         if device in ready.devices:
             name = f"{PREFIX}{entry.name}"
             found[name] = implementation(name, backend, ready, _memory(device))
+    for point in importlib.metadata.entry_points(group=UNFILTERED):
+        unfiltered = guarded(partial(_probed, point), f"probing {point.name}", "leave it out of the audit")
+        if not isinstance(unfiltered, Refusal) and device in unfiltered[1].devices:
+            found[point.name] = implementation(point.name, *unfiltered, _memory(device))
     return found
+
+
+def _probed(point: importlib.metadata.EntryPoint) -> tuple[Backend, Ready] | Refusal:
+    backend: Backend = point.load()()
+    answer = backend.probe()
+    return (backend, answer) if isinstance(answer, Ready) else answer
 
 
 def implementation(name: str, backend: Backend, ready: Ready, memory: Memory = HOST) -> Implementation:

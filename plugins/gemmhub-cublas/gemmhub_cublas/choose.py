@@ -129,7 +129,7 @@ class Chooser:
         Raises ValueError for what is no configuration.
         """
         numbers, form = parse(config), self._form
-        if not _keeps_the_bound(numbers, form):
+        if not self._allowed(numbers):
             return None
         if not self._checkable:
             proposed = [x for nbytes in (_USUAL_WORKSPACE, WORKSPACE, 0) for x in self.proposed(nbytes)[0]]
@@ -138,6 +138,9 @@ class Chooser:
         data = self._objects.algorithm(self._handle, types, numbers)
         checked = None if data is None else self.checked(config, data)
         return checked if checked is None or self._proved(checked) else None
+
+    def _allowed(self, numbers: tuple[int, ...]) -> bool:
+        return _keeps_the_bound(numbers, self._form)
 
     def _proved(self, algorithm: Algorithm) -> bool:
         splits = parse(algorithm.config)[_SPLIT]
@@ -168,7 +171,7 @@ class Chooser:
         for result in results[: 0 if status else count.value]:
             data = _bytes(result)
             numbers = self._config(data)
-            if result.state == 0 and result.workspace <= limit and _keeps_the_bound(numbers, self._form):
+            if result.state == 0 and result.workspace <= limit and self._allowed(numbers):
                 algorithms.setdefault(text(numbers), Algorithm(text(numbers), data, result.workspace))
         return list(algorithms.values()), status
 

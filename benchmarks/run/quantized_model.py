@@ -1,12 +1,13 @@
 """A Llama-shaped model in bfloat16 and quantized, prefill and decode, by gemmhub, torch and torchao, in one run.
 
-    python -m benchmarks.run.quantized_model [--device cpu|cuda] [--compile] [--json FILE]
+    python -m benchmarks.run.quantized_model [--device cpu|cuda] [--compile | --graph] [--json FILE]
 
 Kinds of layers: torch's in bfloat16, gemmhub's in bfloat16 (``accelerate``), gemmhub's of each scheme (``quantize_``),
 and torchao's dynamic int8 and float8 layers where torchao is installed and takes the device. All have the same random
 weights. In each round every kind reads the same tokens, one kind after the other: a prefill of a new length, and one
 token of a batch after a text in the cache. The table has medians over rounds, their ratio to torch's, and the relative
-difference of logits from torch's. ``--compile`` compiles every model by torch.compile, for a few lengths.
+difference of logits from torch's. ``--compile`` compiles every model by torch.compile, for a few lengths; ``--graph``
+replays CUDA graphs, as servers do, so that the host's time does not count.
 
 On cuda the defaults are a model 4096 wide, on cpu 1024. ``--seconds`` bounds the rounds, not the first calls. On one
 processor (``OMP_NUM_THREADS=1 taskset -c 1``) CPU time is taken.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import inspect
 import statistics
 import time
 from collections.abc import Callable
@@ -37,6 +39,8 @@ LAYERS = {"cpu": 2, "cuda": 8}
 LONGEST = {"cpu": 256, "cuda": 4096}
 """Tokens of the longest prefill, by device type."""
 BATCHES = {"cpu": (1, 8), "cuda": (1, 8, 64)}
+CACHE = "cache" if "cache" in inspect.signature(LlamaForCausalLM.forward).parameters else "past_key_values"
+"""The argument's name depends on the version of transformers."""
 TEXT = 32
 """Tokens in the cache before the decoded one."""
 
@@ -102,16 +106,40 @@ def seconds(run: Callable[[], object], device: str) -> float:
     return clock() - start
 
 
-def prefill(model: Model, tokens: Any, device: str) -> float:
-    """Return the seconds of one prefill."""
-    return seconds(lambda: model(tokens, use_cache=False), device)
+def prefill(model: Model, tokens: Any) -> Callable[[], object]:
+    """Return the call of one prefill."""
+    return lambda: model(tokens, use_cache=False)
 
 
-def decode(model: Model, tokens: Any, device: str) -> float:
-    """Return the seconds of the last token of each text, the others being in the cache."""
+def decode(model: Model, tokens: Any) -> Callable[[], object]:
+    """Return the call for the last token of each text, the others being in the cache."""
     cache = DynamicCache()
-    model(tokens[:, :-1], cache=cache, use_cache=True)
-    return seconds(lambda: model(tokens[:, -1:], cache=cache, use_cache=True), device)
+    given = {CACHE: cache, "use_cache": True}
+    model(tokens[:, :-1], **given)
+    text = [(layer.keys, layer.values) for layer in cache.layers]
+
+    def call() -> object:
+        for layer, (keys, values) in zip(cache.layers, text):
+            layer.keys, layer.values = keys, values
+        return model(tokens[:, -1:], **given)
+
+    return call
+
+
+def graphed(call: Callable[[], object]) -> Callable[[], object]:
+    """Return the replay of a call, captured on a stream of its own after a first call there."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+
+    def replay(kept: object = call) -> None:  # what the graph reads
+        graph.replay()
+
+    return replay
 
 
 def measure(made: dict[str, Model], given: argparse.Namespace, rng: np.random.Generator) -> list[dict[str, Any]]:
@@ -122,14 +150,18 @@ def measure(made: dict[str, Model], given: argparse.Namespace, rng: np.random.Ge
     calls += [("decode", n, decode, (n, TEXT)) for n in BATCHES[device]]
     for name, size, run, (batch, longest) in calls:
         times: dict[str, list[float]] = {kind: [] for kind in made}
+        replays: dict[str, Callable[[], object]] = {}
         end = time.monotonic() + given.seconds / len(calls)
         for index in range(given.rounds + 1):
-            length = longest if given.compile or name == "decode" else int(rng.integers(longest * 3 // 4, longest + 1))
+            fixed = given.compile or given.graph or name == "decode"
+            length = longest if fixed else int(rng.integers(longest * 3 // 4, longest + 1))
             tokens = torch.from_numpy(rng.integers(0, 8192, (batch, length))).to(device)
             order = [*made]
             rng.shuffle(order)
             for kind in order:
-                elapsed = run(made[kind], tokens, device)
+                if given.graph and not index:
+                    replays[kind] = graphed(run(made[kind], tokens))
+                elapsed = seconds(replays[kind] if given.graph else run(made[kind], tokens), device)
                 times[kind] += [elapsed] if index else []  # the first call compiles and decides
             if index > 2 and time.monotonic() > end:
                 break
@@ -160,7 +192,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=240, help="for all rounds")
     parser.add_argument("--kinds", nargs="+", help="beside torch's, by their names in the table")
     parser.add_argument("--packed", action="store_true", help="keep weights packed, where each new length costs a plan")
-    parser.add_argument("--compile", action="store_true")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--compile", action="store_true")
+    how.add_argument("--graph", action="store_true", help="on cuda")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     width, layers = given.width or WIDTH[given.device], given.layers or LAYERS[given.device]

@@ -6,6 +6,7 @@ not a fault.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -139,6 +140,13 @@ def _torch_compiled(name: str, device: str) -> Implementation:
     return Implementation(name, claims, call, setup, _versions("torch", "ml_dtypes"), limit=80)
 
 
+def _cuda_driver() -> int:
+    """The version of CUDA that the driver has, as 1000 major + 10 minor."""
+    version = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value
+
+
 def _torch_cuda(name: str, device: str) -> Implementation:
     import torch
 
@@ -148,7 +156,7 @@ def _torch_cuda(name: str, device: str) -> Implementation:
 
     def versions() -> dict[str, str]:
         properties = torch.cuda.get_device_properties(device)
-        driver = str(torch._C._cuda_getDriverVersion())
+        driver = str(_cuda_driver())
         return {
             **_versions("torch", "ml_dtypes")(),
             "cuda": torch.version.cuda,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gemmhub.problem import GemmProblem
-
 from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cublas.choose import HOPPER, Algorithm, Chooser, parse, text
 from gemmhub_cublas.lower import Form

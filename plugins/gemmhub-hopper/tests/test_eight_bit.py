@@ -88,8 +88,8 @@ def test_long_sums_detect_a_missing_promotion(monkeypatch, tmp_path):
         ("    clear(acc);\n", "    clear(acc);\n    Sum part[BLOCK_N / 2] = {};\n"),
         ("            Sum part[BLOCK_N / 2] WRITTEN_BY_WGMMA;\n", ""),
         ("step * kStepBytesB / 16, step > 0);", "step * kStepBytesB / 16, block > 0 || step > 0);"),
-        ("            scales[0].promote(acc[i], part, ctx, i);\n",
-         "            if (block + 1 == work.k_blocks) scales[0].promote(acc[i], part, ctx, i);\n"),
+        ("            scales[0].promote(acc[i], part, at, ctx, i);\n",
+         "            if (block + 1 == work.k_blocks) scales[0].promote(acc[i], part, at, ctx, i);\n"),
     )  # fmt: skip
     assert ratios(Run(LONG, home), *drawn(np.random.default_rng(0), LONG, 1, positive=True)).max() > 1
 
@@ -162,7 +162,7 @@ def run_at_end(number, changes):
         (2, ()),
         (0, (("epilogue.cuh", "scales.at != nullptr && element < end &&", "scales.at != nullptr &&"),)),
         (1, (("eight_bit.cuh", "batch), element < end);", "batch), true);"),)),
-        (2, (("eight_bit.cuh", "element < end ? element : end - 1, block", "element, block"),)),
+        (2, (("eight_bit.cuh", "((element < end ? element : end - 1) >>", "(element >>"),)),
     ],
 )
 def test_no_scale_is_read_beyond_the_last(number, changes):
@@ -213,7 +213,7 @@ MUTATIONS = {
     ),
     "nobody waits for scales": (BLOCKS, "eight_bit.cuh", ("        copy_wait<0>();\n", "")),
     "blocks of columns are single ones": (
-        replace(BLOCKS, scale_b="128x128"), "params.cuh", ("(element >> shift)", "element"),
+        replace(BLOCKS, scale_b="128x128"), "eight_bit.cuh", (": end - 1) >> scales.shift)", ": end - 1))"),
     ),
     "columns of two blocks have one scale": (WIDE, "eight_bit.cuh", (": 16 - column0 / 8 % 16;", ": BLOCK_N / 8;")),
     "scales of two blocks of K are one block late": (

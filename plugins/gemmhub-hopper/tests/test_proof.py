@@ -43,8 +43,8 @@ MUTATIONS = {
         ("            Sum part[BLOCK_N / 2] WRITTEN_BY_WGMMA;\n", "            Sum(&part)[BLOCK_N / 2] = parts[i];\n"),
         ("step * kStepBytesB / 16, step > 0);", "step * kStepBytesB / 16, block > 0 || step > 0);"),
         (
-            "            scales[0].promote(acc[i], part, ctx, i);\n",
-            "            if (block + 1 == work.k_blocks) scales[0].promote(acc[i], part, ctx, i);\n",
+            "            scales[0].promote(acc[i], part, at, ctx, i);\n",
+            "            if (block + 1 == work.k_blocks) scales[0].promote(acc[i], part, at, ctx, i);\n",
         ),
     ),
     "e4m3 is read as e5m2": ("e4m3.e4m3", "config.cuh", ("kInput = GEMM_INPUT", "kInput = E5M2_E5M2_INPUT")),

@@ -16,8 +16,13 @@ struct SharedScales {
     static constexpr int kAhead = 1;  // blocks of K between the request and the promotion
     u32 buffer;
 
+    // What the requests of a work tile have in common.
+    struct Place : TileCoord {
+        DEVICE Place(const Params&, const TileCoord& at, TileContext) : TileCoord(at) {}
+    };
+
     // Starts to copy those of a block. `number` counts the blocks of all work tiles.
-    DEVICE void request(const Params& p, const TileCoord& at, TileContext ctx, int block, u32 number) {
+    DEVICE void request(const Params& p, const Place& at, TileContext ctx, int block, u32 number) {
         buffer = ctx.smem + SMEM_SCALES_OFFSET + (2 * ctx.warpgroup + number % 2) * SMEM_SCALES_BYTES;
         copy_side<64 * kNumFragments>(p.row_scales, buffer, at.row0, p.m, block, at.batch);
         copy_side<BLOCK_N>(p.column_scales, buffer + 256 * kNumFragments, first_column(at, ctx), p.n, block, at.batch);
@@ -60,7 +65,8 @@ struct SharedScales {
     }
 
     // Adds the sum of a block, times its scales, to the accumulators of a fragment.
-    DEVICE void promote(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], TileContext ctx, u32 fragment) const {
+    DEVICE void promote(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], const Place&, TileContext ctx,
+                        u32 fragment) const {
         constexpr u32 AT_ONCE = 4;  // 8-column blocks whose scales are loaded together
         const float rows[2] = {row(ctx, fragment, 0), row(ctx, fragment, 1)};
 #pragma unroll
@@ -82,34 +88,59 @@ struct SharedScales {
 // latency of the memory.
 struct LaneScales {
     static constexpr int kAhead = 2;
-    float rows[kNumFragments][2], columns[2];
-    u32 of_first;  // 8-column blocks of the tile before those with the second scale
     static constexpr bool kOneBlock = BLOCK_N <= 128 && 128 % BLOCK_N == 0;
 
-    DEVICE void request(const Params& p, const TileCoord& at, TileContext ctx, int block, u32) {
-        static_assert(kScaled != 2 || BLOCK_N <= 128 || (BLOCK_N % 32 == 0 && BLOCK_N <= 192), "columns of three scales");
-        const int column0 = SharedScales::first_column(at, ctx);
-        of_first = kOneBlock ? BLOCK_N / 8 : 16 - column0 / 8 % 16;
-        const int second = column0 + 8 * static_cast<int>(of_first);
+    // Distances in a block of K from its first scale to those of this thread.
+    struct Place {
+        u32 rows[kNumFragments][2], columns[2];
+        u32 of_first;  // 8-column blocks of the tile before those with the second scale
+        int batch;
+
+        DEVICE Place(const Params& p, const TileCoord& at, TileContext ctx) : batch(at.batch) {
+            static_assert(kScaled != 2 || BLOCK_N <= 128 || (BLOCK_N % 32 == 0 && BLOCK_N <= 192),
+                          "columns of three scales");
+            const int column0 = SharedScales::first_column(at, ctx);
+            of_first = kOneBlock ? BLOCK_N / 8 : 16 - column0 / 8 % 16;
+            // This thread's column, not the tile's: the compiler would keep what is the same in a warp in a uniform
+            // register, into which it moves a value as soon as it is requested, and so waits for the memory.
+            const int column = column0 + 2 * static_cast<int>(ctx.lane % 4);
 #pragma unroll
-        for (u32 i = 0; i < 2 * kNumFragments; ++i)
-            rows[i / 2][i % 2] = load(p.row_scales, at.row + 64 * (i / 2) + 8 * (i % 2), p.m, block, at.batch);
-        columns[0] = load(p.column_scales, column0, p.n, block, at.batch);
-        columns[1] = of_first < BLOCK_N / 8 ? load(p.column_scales, second, p.n, block, at.batch) : 0.0f;
+            for (u32 i = 0; i < 2 * kNumFragments; ++i)
+                rows[i / 2][i % 2] = distance(p.row_scales, at.row + 64 * (i / 2) + 8 * (i % 2), p.m);
+            columns[0] = distance(p.column_scales, column, p.n);
+            columns[1] = kOneBlock ? 0 : distance(p.column_scales, column + 8 * static_cast<int>(of_first), p.n);
+        }
+
+        DEVICE static u32 distance(const Scales& scales, int element, int end) {
+            return static_cast<u32>(((element < end ? element : end - 1) >> scales.shift) * scales.stride);
+        }
+    };
+
+    float rows[kNumFragments][2], columns[2];
+
+    // Whether all distances have 32 bits.
+    DEVICE static bool reach(const Params& p) {
+        return (p.m * p.row_scales.stride | p.n * p.column_scales.stride) >> 32 == 0;
     }
 
-    DEVICE static float load(const Scales& scales, int element, int end, int block, int batch) {
-        return *scales.find(element < end ? element : end - 1, block, batch);
+    DEVICE void request(const Params& p, const Place& at, TileContext, int block, u32) {
+        const float* of_rows = p.row_scales.find(0, block, at.batch);
+        const float* of_columns = p.column_scales.find(0, block, at.batch);
+#pragma unroll
+        for (u32 i = 0; i < 2 * kNumFragments; ++i) rows[i / 2][i % 2] = of_rows[at.rows[i / 2][i % 2]];
+        columns[0] = of_columns[at.columns[0]];
+        columns[1] = !kOneBlock && at.of_first < BLOCK_N / 8 ? of_columns[at.columns[1]] : 0.0f;
     }
 
     DEVICE void arrive(TileContext) const {}
 
-    DEVICE void promote(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], TileContext, u32 fragment) const {
+    DEVICE void promote(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], const Place& at, TileContext,
+                        u32 fragment) const {
         const float* mine = rows[fragment];
         const float factors[2][2] = {{mine[0] * columns[0], mine[1] * columns[0]}, {mine[0] * columns[1], mine[1] * columns[1]}};
 #pragma unroll
         for (u32 i = 0; i < BLOCK_N / 2; ++i) {
-            const float factor = kOneBlock || i / 4 < of_first ? factors[0][i / 2 % 2] : factors[1][i / 2 % 2];
+            const float factor = kOneBlock || i / 4 < at.of_first ? factors[0][i / 2 % 2] : factors[1][i / 2 % 2];
             sums[i] = fmaf(part[i], factor, sums[i]);
         }
     }
@@ -118,11 +149,14 @@ struct LaneScales {
 // No scales in the main loop.
 struct NoScales {
     static constexpr int kAhead = 1;
+    struct Place {
+        DEVICE Place(const Params&, const TileCoord&, TileContext) {}
+    };
 
-    DEVICE void request(const Params&, const TileCoord&, TileContext, int, u32) {}
+    DEVICE void request(const Params&, const Place&, TileContext, int, u32) {}
     DEVICE void arrive(TileContext) const {}
 
-    DEVICE void promote(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], TileContext, u32) const {
+    DEVICE void promote(Sum (&sums)[BLOCK_N / 2], const Sum (&part)[BLOCK_N / 2], const Place&, TileContext, u32) const {
 #pragma unroll
         for (u32 i = 0; i < BLOCK_N / 2; ++i) sums[i] += part[i];
     }
@@ -131,7 +165,7 @@ struct NoScales {
 template <class BlockScales>
 DEVICE void accumulate_blocks(Accumulators& acc, const Params& p, const WorkTile& work, TileContext ctx, Pipeline& pipe,
                               Stagger& stagger, u32& blocks) {
-    const TileCoord at(work, ctx);
+    const typename BlockScales::Place at(p, TileCoord(work, ctx), ctx);
     constexpr int ahead = BlockScales::kAhead;
     BlockScales scales[ahead + 1];  // of this block, and of the next ones
     clear(acc);
@@ -164,7 +198,7 @@ DEVICE void accumulate_blocks(Accumulators& acc, const Params& p, const WorkTile
 #pragma unroll
             for (u32 j = 0; j < BLOCK_N / 2; ++j) pin(part[j]);
             if (i + 1 == kNumFragments) ctx.release(pipe.stage);
-            scales[0].promote(acc[i], part, ctx, i);
+            scales[0].promote(acc[i], part, at, ctx, i);
         }
         pipe.advance();
     }
@@ -179,7 +213,7 @@ DEVICE void accumulate_float8(Accumulators& acc, const Params& p, const WorkTile
     // Where D is transposed, the columns are mostly rows of the caller's a, and have a scale each. With split-K and c a thread
     // has too few registers.
     constexpr bool possible = !kTransposedD && !(kSplitK && kHasAddend);
-    if (possible && p.column_scales.shift != 0 && p.row_scales.at != nullptr)
+    if (possible && p.column_scales.shift != 0 && p.row_scales.at != nullptr && LaneScales::reach(p))
         accumulate_blocks<LaneScales>(acc, p, work, ctx, pipe, stagger, blocks);
     else
         accumulate_blocks<SharedScales>(acc, p, work, ctx, pipe, stagger, blocks);

@@ -78,6 +78,28 @@ def on_a_card() -> list[str]:
     return rows(("scales", "rows", "products", "torch, slow accumulation", "torch, fast accumulation"), sorted(body))
 
 
+def fast_accumulation() -> list[str]:
+    """Return the largest errors over the bound by k, of torch's two accumulations and of gemmhub, on an H100."""
+    found = results.load(results.FOLDER / "h100" / "fast_accumulation.json.xz")["rows"]
+    names = ("torch fast", "torch", "gemmhub")
+    body = [
+        (row["k"], *(f"{row['of_bound'][name]:.2g}" for name in names))
+        for row in found
+        if row["data"] == "uniform" and row["k"].bit_length() % 2 == 1
+    ]
+    return rows(("k", "torch, fast accumulation", "torch, slow accumulation", "gemmhub"), body)
+
+
+def models_on_a_card() -> list[str]:
+    """Return the times of a model in bfloat16 by torch over those of quantized ones, on an H100."""
+    found = results.load(results.FOLDER / "h100" / "quantized_model.json.xz")["rows"]
+    calls = list(dict.fromkeys((row["call"], row["size"]) for row in found))
+    kinds = [kind for kind in dict.fromkeys(row["kind"] for row in found) if kind != "torch bfloat16"]
+    times = {(row["kind"], (row["call"], row["size"])): 1 / row["of_torch"] for row in found}
+    body = [(kind, *(f"{times[kind, call]:.2f}" for call in calls)) for kind in kinds]
+    return rows(("layers", *(f"{call}, {size}" for call, size in calls)), body)
+
+
 def kernels_on_a_card() -> list[str]:
     """Return how quantization by kernels compares with a copy and with torch's operations, on an H100."""
     found = results.load(results.FOLDER / "h100" / "quantize.json.xz")["rows"]

@@ -39,7 +39,7 @@ CARDS = {
 }
 KINDS = {"bfloat16": ("bfloat16", "ieee"), "tf32": ("float32", "tf32"), "float32": ("float32", "ieee")}
 COMMAND = "python -m benchmarks.run.hopper_shipped --draws {} --write --json hopper_shipped.json"
-NUMBERS = {"bfloat16": 360, "tf32": 260, "float32": 440}
+NUMBERS = {"bfloat16": 260, "tf32": 190, "float32": 400}
 """Kernels of each kind; those of bfloat16 count twice, as float16's are the same."""
 _CANDIDATES = 80
 """Candidates of a product that are looked at, at most."""

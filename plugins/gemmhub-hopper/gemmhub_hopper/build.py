@@ -1,11 +1,9 @@
 """``gemmhub build hopper``: compiles the kernels of plain products and the pre-passes into the user's cache.
 
-Plain products have alpha 1, no c, bias or activation, a row-major a and result, b of either order, and rows aligned to
+Plain products have no c, bias or activation, a row-major a and result, b of either order, and rows aligned to
 16 bytes. With and without swapped operands, these are compiled:
 
-* bfloat16: every shape; float16 and tf32: the shapes that are chosen most often (:data:`COMMON`); of two bfloat16
-  planes, and of 8-bit operands, the pre-pass only;
-* float32: every shape;
+* bfloat16, float16, tf32 and float32: every shape; of two bfloat16 planes, and of 8-bit operands, the pre-pass only;
 * split-K only where a goes through registers, and where b is not split in shared memory;
 * one vector of each dtype by a matrix of either order; two to eight by a matrix that is contiguous along K.
 
@@ -28,14 +26,6 @@ from gemmhub_hopper.variants.config import BF16X3, EIGHT_BIT, F16X3, Form, Varia
 from gemmhub_hopper.variants.gemv_kernel import GemvKernel
 from gemmhub_hopper.variants.shapes import shapes
 from gemmhub_hopper.variants.sources import PREPASSES
-
-COMMON = frozenset((
-    "64x16x12", "64x16x12k2", "64x16x12k4", "64x16x12k8", "64x32x12", "64x32x12k2", "64x32x12k4", "64x64x12",
-    "64x64x12k2", "64x64x12k4", "64x96x8", "64x128x8", "64x128x8p", "64x160x6", "64x192x6p", "128x16x8",
-    "128x112x6p", "128x128x6p", "128x144x5", "128x160x5", "128x160x5p", "128x176x5p", "128x192x4p", "128x192x5",
-    "128x192x5pc2x1", "128x208x4", "128x224x4", "128x256x4",
-))  # fmt: skip
-"""Names of the shapes that are fastest for more than one in a hundred random products."""
 
 
 def forms(input_type: str) -> Iterator[Form]:
@@ -72,7 +62,6 @@ def variants() -> list[Variant]:
         if input_type not in (BF16X3, *EIGHT_BIT)
         for form in forms(input_type)
         for shape in shapes(form)
-        if input_type in ("bfloat16", "split", F16X3) or shape.name in COMMON
         for split in ((False, True) if form.registers_a and not (form.split_planes_b or form.rescaled) else (False,))
     ]
     return [variant for variant in candidates if variant.refusal is None]

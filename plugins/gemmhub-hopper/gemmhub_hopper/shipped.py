@@ -1,6 +1,6 @@
 """The kernels that the wheel carries compiled: those of plain products of bfloat16, float16, tf32 and float32.
 
-A plain product has matrices of one dtype and of any sizes and orders, alpha 1, no c, bias or activation, and a
+A plain product has matrices of one dtype and of any sizes and orders, no c, bias or activation, and a
 row-major result of the operands' dtype. ``data/shipped.json`` lists its kernels, which were selected by
 ``python -m benchmarks.run.hopper_shipped`` for random products; those of float16 are those of bfloat16. The module
 stands apart from the backend: the build of the wheel imports it.

@@ -217,7 +217,7 @@ PRODUCTS = (
     Product(Shape(64, 88, 3, **_ONE), 184, 72, 136, swapped=True, out="float32"),
     Product(Shape(128, 104, 3, pingpong=True), 264, 216, 200, b="col", d="col", splits=2),
     Product(Shape(128, 56, 3), 136, 120, 132, b="col", dtype="tf32", bias="n"),
-    Product(Shape(192, 104, 3, consumers=3), 200, 216, 136, a="col"),
+    Product(Shape(128, 104, 3), 136, 216, 136, a="col"),
     # Results without TMA.
     Product(SMALL, 72, 70, 72, out="float32"),
     Product(SMALL, 72, 70, 72, out="float32", swapped=True),
@@ -260,12 +260,7 @@ PRODUCTS = (
     Product(TURNS_BELOW, 264, 136, 456, out="float32", d="col", splits=3, beta=2, bias="n", activation="relu"),
     Product(Shape(128, 192, 5, cluster_m=2, pingpong=True), 264, 584, 200, a="col"),
     Product(Shape(128, 160, 5, pingpong=True), 136, 488, 392, swapped=True),
-    # Three consumers; multicast by four and eight CTAs, of one operand or both, K-major and MN-major.
-    Product(Shape(192, 64, 3, consumers=3), 200, 136, 264),
-    Product(Shape(192, 144, 4, consumers=3), 392, 296, 136, a="col", b="col", swapped=True),
-    Product(Shape(192, 128, 4, consumers=3), 200, 136, 456, splits=3, alpha=0.5, beta=2, bias="n", activation="relu"),
-    Product(Shape(192, 64, 3, consumers=3), 200, 136, 132, b="col", dtype="tf32", d="col"),
-    Product(Shape(192, 64, 3, consumers=3, cluster_m=2), 392, 136, 200, out="float32", bias="m"),
+    # Multicast by four and eight CTAs, of one operand or both, K-major and MN-major.
     Product(Shape(64, 64, 3, cluster_m=2, cluster_n=2, **_ONE), 136, 264, 264, b="col"),
     Product(Shape(64, 64, 3, cluster_m=2, cluster_n=2, **_ONE), 72, 136, 264, a="col", splits=2, batch=(2,)),
     Product(Shape(128, 96, 3, cluster_m=2, cluster_n=2), 264, 392, 136, d="col", bias="n"),
@@ -516,14 +511,13 @@ BF16X3_PRODUCTS = (
     Bf16x3Product(SMALL, 72, 136, 61, a="col", b="col", d="col"),
     Bf16x3Product(SMALL, 72, 136, 1, swapped=True),
     Bf16x3Product(SMALL, 135, 71, 201, a="col", b="col", swapped=True),
-    # Several work tiles of a CTA, ping-pong, multicast, CTAs that share K, three consumers.
+    # Several work tiles of a CTA, ping-pong, multicast, CTAs that share K.
     Bf16x3Product(Shape(128, 128, 3), 392, 392, 200),
     Bf16x3Product(Shape(128, 256, 4), 136, 516, 136, b="col"),
     Bf16x3Product(TURNS, 200, 136, 264, b="col"),
     Bf16x3Product(TURNS_BELOW, 200, 136, 264, b="col"),
     Bf16x3Product(Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 136, 264, b="col"),
     Bf16x3Product(Shape(64, 64, 3, cluster_k=8, **_ONE), 72, 72, 513, b="col"),
-    Bf16x3Product(Shape(192, 144, 3, consumers=3), 200, 152, 136, b="col"),
     # Split-K: within a product of planes, and of more than one; by slices. Epilogues, narrow results, batches.
     Bf16x3Product(SMALL, 72, 136, 200, splits=2, alpha=0.5, beta=2, bias="m", activation="relu"),
     Bf16x3Product(SMALL, 72, 136, 520, b="col", splits=5),

@@ -101,8 +101,8 @@ def test_maps():
 def test_candidates():
     """Small products have such candidates, and their names are found again."""
     found = {x.choice.name for x in choose.ranked(lower.lowerings(float32(64, 432, 1024)), H200, LIMIT)}
-    assert {"64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"} <= found
-    for name in ("64x32x8k4rs", "64x16x8k4rst", "64x64x8rs/16"):
+    assert {"64x32x8k4rs", "64x16x8k4rst", "64x48x8rs/16"} <= found
+    for name in ("64x32x8k4rs", "64x16x8k4rst", "64x48x8rs/16"):
         assert named(lower.lowerings(float32(64, 432, 1024)), name).name == name
 
 
@@ -110,14 +110,14 @@ def test_split_k_of_clusters_that_share_k():
     """Few tiles and a long K use as many CTAs as there are SMs, each with at least two blocks of K."""
     lowerings = lower.lowerings(float32(64, 64, 16384))
     found = [x.choice for x in choose.ranked(lowerings, H200, LIMIT) if x.choice.lowering.form.split_planes_b]
-    assert "64x64x8k8rs/15" in {x.name for x in found}
+    assert "64x48x8k8rs/15" in {x.name for x in found}
     for choice in found:
         assert choice.splits * choice.shape.cluster_k * 2 <= choice.lowering.k_blocks
         if choice.splits > 1:
             passes = runnable(choice, LIMIT)
             assert passes.nbytes == COUNTERS + choice.partial_bytes
     lowerings = lower.lowerings(float32(64, 64, 7168))
-    refused = runnable(named(lowerings, "64x64x8k8rs/30"), LIMIT)
+    refused = runnable(named(lowerings, "64x48x8k8rs/30"), LIMIT)
     assert refused == "a K pass has 224 blocks of K: fewer than the 240 CTAs for them"
 
 

@@ -317,11 +317,11 @@ def test_candidates_by_name(backend):
     for name, words in {
         "64x64x12": "tile 64x64, 12 stages",
         "64x64x12t/4": "tile 64x64, 12 stages, operands swapped, split-K of 4",
-        "128x208x4c2x1": "tile 128x208, 4 stages, cluster 2x1",
+        "128x256x4c2x1": "tile 128x256, 4 stages, cluster 2x1",
         "64x64x12c2x1k4": "tile 64x64, 12 stages, cluster 2x1, K shared by 4 CTAs",
     }.items():
         assert backend.prepare(asked, name, LIMIT).description == words
-    for name in ("64x64x5", "nonsense", "64x64x12/", "64x64x12/0", "gemv7", "nothing"):
+    for name in ("64x64x5", "nonsense", "64x64x12/", "64x64x12/0", "192x192x4c2x1", "gemv7", "gemv8x4", "nothing"):
         refusal = backend.prepare(asked, name, LIMIT)
         assert refusal == Refusal(f"there is no kernel called {name} for this problem", "name another candidate")
 

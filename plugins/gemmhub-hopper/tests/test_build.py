@@ -9,7 +9,7 @@ import pytest
 from gemmhub_hopper import build
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants import sources
-from gemmhub_hopper.variants.shapes import SHAPES, shapes
+from gemmhub_hopper.variants.shapes import shapes
 from gemmhub_nvidia import nvrtc
 from gemmhub_nvidia.cubins import Entry, packed
 from problems import problem
@@ -35,18 +35,13 @@ def test_the_kernels_of_plain_products_are_among_them(kinds, dtype, precision):
         for lowering in lowerings:
             for shape in shapes(lowering.form):
                 variant = build.Variant(shape, lowering.form)
-                common = lowering.form.input in ("bfloat16", "split", "f16x3") or shape.name in build.COMMON
-                assert (variant in every) == (common and variant.refusal is None)
-
-
-def test_common_shapes_exist():
-    assert {shape.name for shape in SHAPES} > build.COMMON
+                assert (variant in every) == (variant.refusal is None)
 
 
 def test_jobs():
     """Bounded, with names of their own, and fit to be sent to other processes."""
     jobs = build.jobs()
-    assert len({job.name for job in jobs}) == len(jobs) <= 1000
+    assert len({job.name for job in jobs}) == len(jobs) <= 800
     assert all(pickle.loads(pickle.dumps(job)) == job for job in jobs)
 
 

@@ -175,7 +175,7 @@ def test_bits_do_not_depend_on_the_products_before():
 
 def test_a_workspace_without_room():
     asked = problem(200, 44, 1000, "float32")
-    choice = named(lower.lowerings(asked), "128x48x9hr")
+    choice = named(lower.lowerings(asked), "128x64x8hr")
     assert "bytes of workspace" in choice.k_passes(COUNTERS + 2**14)
     assert choice.k_passes(2**30).count == 1
 
@@ -186,7 +186,7 @@ def test_packed():
         a, b, scheme = family(kind, 72, 44, 264)
         made = packed(b, HOME)
         asked = replace(problem(72, 44, 264, "float32"), packed_by="hopper", b=operand("float32", 264, 44))
-        launch = HOME.backend().launch(0, named(lower.lowerings(asked), "128x48x9hr"), 2**30)
+        launch = HOME.backend().launch(0, named(lower.lowerings(asked), "128x64x8hr"), 2**30)
         left, out = place(HOME, a), place(HOME, np.full((72, 44), np.nan, np.float32))
         kept = bytes_at(made.marks, made.nbytes).copy()
         with Watch(HOME, out) as watch:

@@ -46,7 +46,6 @@ def test_product(product):
         Product(Shape(128, 64, 2, cluster_n=2), 136, 136, 392, a="col", splits=2),
         Product(Shape(64, 64, 2, pingpong=True), 136, 200, 392),
         Product(Shape(64, 64, 2, cluster_n=2, pingpong=True), 136, 264, 328, splits=2),
-        Product(Shape(192, 64, 2, consumers=3), 392, 136, 392, b="col"),
         Product(Shape(64, 64, 2, consumers=1, cluster_m=2, cluster_n=2), 264, 136, 328, splits=2),
         Product(Shape(64, 64, 2, consumers=1, cluster_m=4), 264, 136, 328),
         Product(Shape(64, 64, 2, consumers=1, cluster_m=2, cluster_k=2), 136, 72, 392),

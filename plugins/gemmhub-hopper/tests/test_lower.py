@@ -76,6 +76,13 @@ def test_bias_axis_of_swapped_operands():
     assert (direct.form.bias, swapped.form.bias, direct.form.bias_type) == ("n", "m", "float16")
 
 
+def test_any_alpha_has_the_kernels_of_alpha_1():
+    for one in lowered(problem(64, 72, 80)):
+        other = next(x for x in lowered(problem(64, 72, 80, alpha_is_one=False)) if x.swapped == one.swapped)
+        assert other == replace(one, has_alpha=True)
+        assert not one.has_alpha
+
+
 def test_leading_dimensions():
     asked = problem(64, 64, 64)
     asked = replace(asked, a=strided(asked.a, 72, 1), out=strided(asked.out, 65, 1))
@@ -242,7 +249,6 @@ def test_without_k():
     direct, _ = lowered(problem(64, 64, 0))
     assert direct.k_is_zero
     assert direct.k == direct.k_blocks == 1
-    assert direct.form.has_alpha
     assert direct.a.direct.ld * direct.a.direct.outer <= 256
 
 

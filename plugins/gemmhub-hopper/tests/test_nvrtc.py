@@ -38,7 +38,7 @@ LARGE = Shape(128, 256, 4)
 def variants():
     """All shapes with the plainest epilogue, and the largest tiles with every other feature."""
     found = [Variant(shape, PLAIN) for shape in SHAPES]
-    full = replace(PLAIN, has_alpha=True, addend="bfloat16", bias="n", activation="gelu")
+    full = replace(PLAIN, addend="bfloat16", bias="n", activation="gelu")
     forms = [
         full,
         replace(full, transposed_d=True, bias="m", activation="silu"),
@@ -57,7 +57,7 @@ def variants():
     found += [Variant(turns, forms[-1])]
     # Results whose rows warps store, from as many accumulators as there may be.
     by_warps = replace(PLAIN, tma_store=False)
-    most = Shape(128, 192, 5, pingpong=True), Shape(256, 192, 3), Shape(192, 192, 4, consumers=3)
+    most = Shape(128, 192, 5, pingpong=True), Shape(256, 192, 3)
     found += [
         Variant(shape, replace(by_warps, transposed_d=transposed)) for shape in most for transposed in (False, True)
     ]
@@ -67,8 +67,8 @@ def variants():
     found += [Variant(LARGE, floats), Variant(LARGE, replace(floats, transposed_d=True, bias="m", activation="silu"))]
     found += [Variant(turns, floats, split_k=True), Variant(Shape(128, 32, 8), floats)]
     found += [Variant(shape, SPLIT) for shape in SPLIT_SHAPES]
-    full = replace(SPLIT, has_alpha=True, addend="float32", bias="n", activation="gelu")
-    for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[3], True), (SPLIT_SHAPES[6], True)):
+    full = replace(SPLIT, addend="float32", bias="n", activation="gelu")
+    for shape, split in ((SPLIT_SHAPES[0], False), (SPLIT_SHAPES[1], True), (SPLIT_SHAPES[2], True)):
         found += [Variant(shape, full, split), Variant(shape, replace(full, transposed_d=True, bias="m"), split)]
     found += [Variant(SPLIT_SHAPES[0], replace(full, mn_major_a=True, mn_major_b=False, output="bfloat16"))]
     found += (
@@ -85,7 +85,7 @@ def variants():
 def by_float16_planes():
     """All shapes, of every order; each with more in the epilogue, and with split-K where there are registers for it."""
     plain = replace(SPLIT, input="f16x3")
-    full = replace(plain, has_alpha=True, addend="float32", bias="n", activation="gelu")
+    full = replace(plain, addend="float32", bias="n", activation="gelu")
     forms = [
         plain,
         replace(plain, mn_major_a=True, mn_major_b=False, transposed_d=True),
@@ -101,7 +101,7 @@ def by_float16_planes():
 def planes_in_registers():
     """All shapes of float16 planes of a that consumers make, and of what multiplies the rows that these do not hold."""
     plain = Form(False, False, "f16x3", "float32", registers_a=True)
-    full = replace(plain, has_alpha=True, bias="n", activation="gelu")
+    full = replace(plain, bias="n", activation="gelu")
     forms = [
         plain,
         replace(plain, mn_major_a=True, transposed_d=True),
@@ -123,7 +123,7 @@ def through_registers():
     found = [Variant(shape, split) for shape in REGISTER_SHAPES] + [Variant(shape, tf32) for shape in large]
     large = [(x, tf32) for x in large] + [(x, split) for x in REGISTER_SHAPES if x.n == 96]
     for shape, form in large:
-        full = replace(form, has_alpha=True, addend="float32", activation="gelu", tma_store=False)
+        full = replace(form, addend="float32", activation="gelu", tma_store=False)
         found += [Variant(shape, replace(full, bias="n", transposed_d=False), True)]
         found += [Variant(shape, replace(full, bias="m", output="bfloat16", activation="silu"))]
     found += [
@@ -135,7 +135,7 @@ def through_registers():
     found += [Variant(shape, small) for shape in SMALL_SHAPES]
     found += [Variant(shape, replace(small, mn_major_a=False), split_k=True) for shape in SMALL_SHAPES if shape.n != 48]
     for shape in (x for x in SMALL_SHAPES if x.n == 96 or (x.m, x.n) == (128, 64)):
-        full = replace(small, has_alpha=True, addend="float32", activation="gelu", tma_store=False)
+        full = replace(small, addend="float32", activation="gelu", tma_store=False)
         found += [Variant(shape, replace(full, bias="n", transposed_d=False, mn_major_b=False))]
     return [variant for variant in found if variant.refusal is None]
 
@@ -143,7 +143,7 @@ def through_registers():
 def bf16x3_variants():
     """All shapes for two planes of bfloat16; the largest with more in the epilogue, and with split-K."""
     plain = Form(False, False, "bf16x3", "float32")
-    full = replace(plain, has_alpha=True, addend="float32", bias="n", activation="gelu")
+    full = replace(plain, addend="float32", bias="n", activation="gelu")
     found = [Variant(shape, plain) for shape in SHAPES]
     found += [Variant(shape, form) for shape in SHAPES[:5] for form in (full, replace(plain, mn_major_a=True))]
     found += [Variant(shape, plain, split_k=True) for shape in SHAPES[:16]]
@@ -155,7 +155,7 @@ def eight_bit_variants():
     formats, and for integers.
     """
     plain = Form(False, False, "e4m3.e4m3", "bfloat16")
-    full = replace(plain, has_alpha=True, addend="bfloat16", bias="n", activation="gelu")
+    full = replace(plain, addend="bfloat16", bias="n", activation="gelu")
     floats = replace(full, output="float32", addend="float32", transposed_d=True, bias="m", activation="silu")
     forms = [
         plain,
@@ -187,7 +187,6 @@ def drawn(rng):
         output=output,
         transposed_d=rng.random() < 0.5,
         tma_store=rng.random() < 0.8,
-        has_alpha=rng.random() < 0.5,
         addend=rng.choice([None, output, "float32"]),
         bias=rng.choice([None, "m", "n"]),
         bias_type=rng.choice(["float32", "bfloat16"]),
@@ -250,7 +249,6 @@ def name(variant):
     words = [variant.shape.name, letters, form.input, form.output, form.activation or "", form.bias or ""]
     words += [f"c_{form.addend}"] if form.addend else []
     flags = {
-        "alpha": form.has_alpha,
         "warps": not form.tma_store,
         "split": variant.split_k,
         "r": form.registers_a,

@@ -82,12 +82,11 @@ PADDED = (
     Padded(Shape(128, 192, 5), 131, 197, 72, out="float32"),
     Padded(Shape(128, 192, 5), 197, 131, 72, out="float32", swapped=True),
     Padded(SPLIT, 67, 69, 72, dtype="float32", **FULL),
-    # Several fragments, several work tiles of a CTA, ping-pong, three consumers, split-K, CTAs that share K.
+    # Several fragments, several work tiles of a CTA, ping-pong, split-K, CTAs that share K.
     Padded(Shape(256, 128, 4), 265, 141, 72),
     Padded(TURNS, 137, 201, 136, offset=1),
     Padded(TURNS, 137, 201, 136, swapped=True, bias="m", pad=2),
     Padded(Shape(128, 192, 5, pingpong=True), 137, 393, 72),
-    Padded(Shape(192, 64, 3, consumers=3), 201, 133, 72, swapped=True),
     Padded(SMALL, 73, 131, 264, splits=2),
     Padded(SMALL, 73, 131, 264, splits=3, swapped=True, out="float32"),
     Padded(Shape(64, 64, 3, cluster_k=2, **ONE), 73, 67, 264),

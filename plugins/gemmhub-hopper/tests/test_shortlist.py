@@ -230,7 +230,7 @@ def test_where_nothing_compiled_runs_it_is_compiled(backend, monkeypatch):
 
 
 CASES = {
-    "128x128x6": ({}, LARGE),
+    "128x96x6": ({}, LARGE),
     "128x128x6pt": ({}, LARGE),
     "64x64x12/4": ({}, LARGE),
     "64x64x9": ({"dtype": "float32"}, LARGE),
@@ -238,7 +238,7 @@ CASES = {
     "128x96x7ht": ({"dtype": "float32"}, LARGE),
     "128x64x8hr": ({"dtype": "float32"}, LARGE),
     "128x64x8h": ({"dtype": "float32", "m": 640}, COUNTERS + 2**22),
-    "128x128x6x": ({"dtype": "float32", "precision": "bf16x3"}, LARGE),
+    "128x96x6x": ({"dtype": "float32", "precision": "bf16x3"}, LARGE),
     "64x64x12c2x1k4": ({"dtype": "float32", "precision": "tf32", "b": "row"}, LARGE),
     "64x64x12": ({"dtype": "float32", "precision": "tf32", "b": "row", "out": "bfloat16"}, COUNTERS + 2**22),
     "gemv64": ({"m": 1}, LARGE),
@@ -282,10 +282,10 @@ def test_a_new_size_is_prepared_without_ranking(backend, name, monkeypatch):
 def test_the_address_is_checked_in_each_map(backend, monkeypatch):
     """Where one of a kind that was found to have its address in one word has not, it is encoded for each address."""
     asked = problem(512, 640, 4096)
-    backend.prepare(asked, "128x128x6", LARGE)
+    backend.prepare(asked, "128x96x6", LARGE)
     real = tma.encode
     monkeypatch.setattr(tma, "encode", lambda *given: real(*given)[::-1])
-    choice = named_(problem(520, 656, 4104), "128x128x6")  # each map is another one
+    choice = named_(problem(520, 656, 4104), "128x96x6")  # each map is another one
     assert isinstance(backend.launch(0, choice, LARGE), launch.Launch)
     assert not backend.launch(0, choice, LARGE).gemm.patched
     monkeypatch.undo()

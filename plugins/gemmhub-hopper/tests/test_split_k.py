@@ -26,7 +26,6 @@ NOT_IN_SLICES = [
     Product(SMALL, 200, 64, 456, splits=6),  # not all at once
     Product(Shape(64, 16, 4, consumers=1), 64, 16, 1032, splits=16),
     Product(Shape(64, 64, 3, pingpong=True), 64, 64, 456, splits=6),
-    Product(Shape(192, 64, 3, consumers=3), 192, 64, 456, splits=6),
 ]
 # One part takes much longer than the others, who look once only and give up, or wait as long as it takes.
 _BEGINS, _GIVES_UP = "u32 warpgroup) {\n#pragma unroll", "    return arrived(add"

@@ -116,7 +116,7 @@ def test_nothing_is_compiled_or_ranked_for_rows_of_the_bucket(backend, monkeypat
         assert set(backend.machine.kernels._functions) == loaded
 
 
-@pytest.mark.parametrize("name", ["128x256x4", "128x128x6t", "64x64x12t"])
+@pytest.mark.parametrize("name", ["128x256x4", "128x128x6pt", "64x64x12t"])
 @pytest.mark.parametrize("rows", [993, 1000, 1024])
 def test_the_launch_is_that_of_the_problem_with_these_rows(backend, name, rows):
     """Every word of the kernel's arguments, and the grid."""

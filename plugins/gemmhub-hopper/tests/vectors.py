@@ -65,7 +65,7 @@ MIXED = (
     *(mixed(m, 70, 264, b="col") for m in (1, 3, 8)), *(mixed(m, 200, 137, types=_F16) for m in (1, 3, 8)),
     mixed(1, 33, 262, b="col", types=_F16), mixed(1, 33, 261, b="col"), mixed(3, 33, 262, b="col"),
     mixed(8, 33, 261, b="col", types=_F16), mixed(1, 102, 137, types=_F16), mixed(1, 101, 137), mixed(8, 101, 137),
-    *(mixed(1, 200, 300, spread=x, types=_F16) for x in ("32a", "16x2a", "512a")), mixed(1, 104, 64, spread="64a"),
+    *(mixed(1, 200, 300, spread=x, types=_F16) for x in ("32a", "128a", "512a")), mixed(1, 104, 64, spread="64a"),
     # K in several warps and CTAs; strided vectors.
     mixed(1, 33, 2600, b="col", spread=1024), mixed(5, 72, 1300, spread=256), mixed(2, 33, 1300, b="col", spread=512),
     *(mixed(m, 70, 264, a="col", b="col", types=_F16) for m in (3, 8)), mixed(7, 72, 137, a="col"),
@@ -89,16 +89,14 @@ VECTORS = (
     *(vector(1, 70, 328, b="col", spread=spread) for spread in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)),
     # Contiguous along N, with K in one CTA and several.
     *(vector(1, 200, 137, spread=spread) for spread in (8, 16, 32, 64, 128, 256, 512, 1024)),
-    # Wider rows, with K in several CTAs; and loads by cp.async.
-    *(vector(1, 600, 137, spread=f"{x}x{cluster}") for x in (8, 16) for cluster in (2, 4, 8)),
-    *(vector(1, 600, 200, spread=f"{x}x{cluster}a") for x in (8, 16) for cluster in (2, 4, 8)),
+    # Loads by cp.async.
     *(vector(1, 200, 137, spread=f"{spread}a") for spread in (8, 16, 32, 64, 128, 256, 512, 1024)),
     # Other types, and loads of 8, 4 and 2 bytes.
     vector(1, 100, 260, b="col", dtype="float16"), vector(1, 100, 130, dtype="float16", spread=16),
     vector(1, 33, 260, b="col", dtype="float32"), vector(1, 100, 100, dtype="float32"),
     vector(1, 50, 126, b="col"), vector(1, 30, 70, spread=8), vector(1, 50, 125, b="col"), vector(1, 31, 70, spread=8),
     vector(1, 31, 70, dtype="float32", spread=8), vector(1, 100, 100, dtype="float32", spread="32a"),
-    vector(1, 104, 130, dtype="float16", spread="16x4a"), vector(1, 33, 258, b="col", dtype="tf32"),
+    vector(1, 104, 130, dtype="float16", spread="128a"), vector(1, 33, 258, b="col", dtype="tf32"),
     # A column: the operands are swapped.
     vector(100, 1, 264, a="row"), vector(104, 1, 64, a="col"), vector(100, 1, 264, a="row", d="col"),
     # One result, no k to speak of, many waves of k.
@@ -113,13 +111,13 @@ VECTORS = (
     vector(5, 72, 64, alpha=0.5, beta=2, bias="m", activation="relu", out="float32", batch=(2,)),
     vector(72, 5, 64, a="col", alpha=0.5, beta=-1, bias="m", d="col", dtype="float16"),
     # Several of float32 by cp.async: K in one CTA and several, more than two buffers of X, remainders of all sides.
-    *(vector(m, 136, 1300, dtype="float32", spread=spread) for m, spread in ((2, "64a"), (3, "32x2a"), (8, "16a"))),
-    *(vector(m, 70, 1300, b="col", dtype="float32", spread=x) for m, x in ((5, "32a"), (8, "64x2a"), (8, "16a"))),
-    vector(8, 260, 1900, dtype="float32", spread="16x8a"),
-    vector(6, 130, 1900, b="col", dtype="float32", spread="16x8a"),
+    *(vector(m, 136, 1300, dtype="float32", spread=spread) for m, spread in ((2, "64a"), (3, "32a"), (8, "16a"))),
+    *(vector(m, 70, 1300, b="col", dtype="float32", spread=x) for m, x in ((5, "32a"), (8, "64a"), (8, "16a"))),
+    vector(8, 260, 1900, dtype="float32", spread="32x8a"),
+    vector(6, 130, 1900, b="col", dtype="float32", spread="32x8a"),
     vector(4, 132, 2500, dtype="float32", spread="32x8a"), vector(7, 8, 4, dtype="float32", spread="16a"),
-    vector(5, 1, 4, b="col", dtype="float32", spread="64x2a"),
-    vector(70, 7, 264, b="col", d="col", dtype="float32", spread="32x2a", alpha=0.5, beta=2, bias="m"),
+    vector(5, 1, 4, b="col", dtype="float32", spread="64a"),
+    vector(70, 7, 264, b="col", d="col", dtype="float32", spread="32x8a", alpha=0.5, beta=2, bias="m"),
     vector(5, 72, 64, dtype="tf32", spread="16a", batch=(2,), beta=2, activation="relu"),
     # Epilogues.
     vector(1, 72, 64, alpha=0.5, beta=2, bias="n", activation="relu", out="float32"),

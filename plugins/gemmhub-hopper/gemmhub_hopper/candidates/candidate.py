@@ -109,7 +109,7 @@ class Choice:
         quads = shape.m // shape.warpgroups_per_tile * shape.out_n // 512
         many = (quads >= 4) & (splits >= _MIN_SPLITS) & (splits * quads >= _MIN_WORK)
         cooperative = shape.warpgroups_per_tile == shape.consumers
-        return many & cooperative & (shape.consumers < 3) & (self.work_tiles <= at_once)
+        return many & cooperative & (self.work_tiles <= at_once)
 
     def k_passes(self, workspace: int) -> KPasses | str:
         """Return the K passes that its copies need in ``workspace`` bytes, or the reason why it does not run."""

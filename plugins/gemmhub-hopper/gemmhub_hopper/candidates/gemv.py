@@ -17,7 +17,7 @@ from gemmhub_hopper.lowering.operands import FROM_BF16, FROM_F16, OperandAccess
 from gemmhub_hopper.variants.config import F16X3
 from gemmhub_hopper.variants.gemv_kernel import MAX_LOAD_BYTES, VECTORS, GemvKernel, kernels, staged_kernels
 
-_STAGED = ((16, 1), (32, 1), (64, 1), (32, 2), (64, 2), (16, 8), (32, 8))
+_STAGED = ((16, 1), (32, 1), (64, 1), (32, 8))
 """Threads and CTAs that share K in staged kernels: on an H100 others were hardly ever faster than these."""
 _LONGEST = 2**30
 _MAX_CTAS = 2**31

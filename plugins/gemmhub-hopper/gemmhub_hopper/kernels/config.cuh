@@ -11,7 +11,7 @@
 constexpr u32 BLOCK_M = GEMM_BLOCK_M;
 constexpr u32 BLOCK_N = GEMM_BLOCK_N;
 constexpr u32 kNumStages = GEMM_NUM_STAGES;        // of the ring between producer and consumers; at least 2
-constexpr u32 kNumConsumers = GEMM_NUM_CONSUMERS;  // consumer warpgroups: 1 to 3
+constexpr u32 kNumConsumers = GEMM_NUM_CONSUMERS;  // consumer warpgroups: 1 or 2
 constexpr bool kPingpong = GEMM_PINGPONG;  // each of two consumers has a tile of its own; else all share one tile
 // CTAs of a cluster: kClusterM x kClusterN tiles below and beside each other, and kClusterK CTAs that share the K of each
 // tile (1, 2, 4 or 8).
@@ -53,7 +53,6 @@ constexpr bool kTmaStore = GEMM_TMA_STORE;        // TMA stores D from shared me
 constexpr u32 STORE_BLOCK_N = GEMM_STORE_BLOCK_N;
 constexpr u32 kNumStoreStages = GEMM_NUM_STORE_STAGES;  // staging buffers of a consumer warpgroup
 constexpr bool kSplitK = GEMM_SPLIT_K;  // K may be split among CTAs, which add through memory (split_k.cuh)
-constexpr bool kHasAlpha = GEMM_HAS_ALPHA;
 // Quantization scales: 0 none, 1 factors of rows and columns in the epilogue, 2 factors of each block of K.
 constexpr int kScaled = GEMM_SCALED;
 constexpr bool kHasAddend = GEMM_HAS_ADDEND;  // beta * c is added
@@ -118,16 +117,15 @@ static_assert(kClusterSize <= 8, "the largest cluster that every card takes");
 static_assert(kClusterK == 1 || kSplitPlanesB || (!kPingpong && !kSplitK && kNumPlanes == 1), "not implemented");
 static_assert(!kSplitPlanesB || (kInput == SPLIT_INPUT && kRegistersA && kNumMulticast == 1), "not implemented");
 static_assert(!kRescaled || (kInput == SPLIT_INPUT && kRegistersA && !kSplitPlanesB && !kSplitK), "not implemented");
-static_assert(kNumConsumers <= 2 || (kNumConsumers == 3 && kNumPlanes == 1 && !kRegistersA),
-              "there are registers for no more");
+static_assert(kNumConsumers <= 2, "there are registers for no more");
 static_assert(!kPingpong || (kNumConsumers == 2 && kNumPlanes == 1), "not implemented");
 static_assert(kInput != TF32_INPUT || (kMnMajorA == kRegistersA && !kMnMajorB),
               "wgmma reads tf32 from shared memory only where it is contiguous along K");
 static_assert(!(kFloat8 || kInt8) || !(kMnMajorA || kMnMajorB || kRegistersA),
               "wgmma reads 8-bit operands from shared memory only where they are contiguous along K");
-static_assert(!kFloat8 || (!kPingpong && kNumConsumers <= 2), "not implemented");
+static_assert(!kFloat8 || !kPingpong, "not implemented");
 static_assert(kScaled == 0 || kFloat8 || kInt8, "not implemented");
 static_assert(kScaled != 2 || kFloat8, "int32 sums are not promoted");
-static_assert(kOutput != 3 || (kInt8 && kScaled == 0 && !kHasAlpha && !kHasAddend && kBias == 0 && kActivation == 0),
+static_assert(kOutput != 3 || (kInt8 && kScaled == 0 && !kHasAddend && kBias == 0 && kActivation == 0),
               "int32 results are the sums themselves");
 static_assert(!kShiftedRows || (!kMnMajorA && !kTmaStore && kClusterN == 1 && kClusterK == 1), "not implemented");

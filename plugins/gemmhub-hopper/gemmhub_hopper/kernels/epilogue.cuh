@@ -17,6 +17,17 @@ DEVICE void clear(Sum (&sums)[kNumFragments][count]) {
         for (u32 j = 0; j < count; ++j) sums[i][j] = 0;
 }
 
+// Whether sums are multiplied by alpha before they are finished; else finish() does it, behind the scales.
+constexpr bool kScalesSums = !kInt8 && kScaled != 1;
+
+// Multiplies sums by alpha, at run time: most products have 1. With 0 they are not read into the result (BLAS semantics).
+template <u32 count>
+DEVICE void multiply_by_alpha(const Params& p, Sum (&sums)[count]) {
+    if (p.alpha == 1.0f || (!kScalesSums && p.alpha != 0.0f)) return;
+#pragma unroll
+    for (u32 j = 0; j < count; ++j) sums[j] = p.alpha == 0.0f ? Sum(0) : sums[j] * static_cast<Sum>(p.alpha);
+}
+
 DEVICE void pin_all(Accumulators& acc) {
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i)
@@ -68,7 +79,7 @@ struct EpilogueFragment {
 
     // The scale of a row or column, of which there are `end`; alpha == 0: scales are not read into the result.
     DEVICE float scale(const Params& p, const Scales& scales, int element, int end) const {
-        const bool read = scales.at != nullptr && element < end && !(kHasAlpha && p.alpha == 0.0f);
+        const bool read = scales.at != nullptr && element < end && p.alpha != 0.0f;
         return read ? *scales.find(element, 0, batch) : 1.0f;
     }
 };
@@ -92,7 +103,7 @@ DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)
     for (int i = 0; i < 4; ++i) {
         const int h = i / 2, e = i % 2, row = kRowsApart * h;
         if constexpr (kScaled == 1) v[i] *= fragment.scale_m[h] * scale_n[e];  // equal bits where operands are swapped
-        if constexpr (kHasAlpha) v[i] *= p.alpha;
+        if constexpr (!kScalesSums && kOutput != 3) v[i] *= p.alpha;
         if constexpr (kHasAddend) {
             const long long at = kTransposedD ? (8 * j + e) * fragment.c_ld + row : row * fragment.c_ld + 8 * j + e;
             if (row < fragment.rows && 8 * j + e < fragment.columns)
@@ -383,8 +394,8 @@ DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, Ti
 
 DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, TileContext ctx,
                        u32& sent) {
-    // alpha == 0: A @ B is not read into the result (BLAS semantics).
-    if (kHasAlpha && p.alpha == 0.0f) clear(acc);
+#pragma unroll
+    for (u32 i = 0; i < kNumFragments; ++i) multiply_by_alpha(p, acc[i]);
     if constexpr (kTmaStore)
         store_by_tma(p, map, acc, at, ctx, sent);
     else

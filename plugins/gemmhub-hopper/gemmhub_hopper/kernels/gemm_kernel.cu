@@ -136,12 +136,12 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
 
     const u32 warpgroup = warp_id() / 4;
     if (warpgroup == 0) {
-        // 384 threads start with 168 registers each: 128 * 40 + 256 * 232 are as many. 512 start with 128 each.
+        // 384 threads start with 168 registers each: 128 * 40 + 256 * 232 are as many.
         if constexpr (kNumConsumers > 1) warpgroup_reg_dealloc<40>();
         if (warp_id() == 0 && elect_one()) produce(p, {&map_a, &map_b, &map_d}, smem, cta_rank, first);
         join_cluster_barriers();
     } else {
-        if constexpr (kNumConsumers > 1) warpgroup_reg_alloc<kNumConsumers == 2 ? 232 : 152>();
+        if constexpr (kNumConsumers > 1) warpgroup_reg_alloc<232>();
         consume(p, &map_d, smem, cta_rank, warpgroup - 1);
     }
     leave_cluster();

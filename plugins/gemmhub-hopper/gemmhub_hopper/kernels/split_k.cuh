@@ -27,9 +27,9 @@ constexpr bool kCrowdedSlices = kSplitPlanesB && kNumConsumers > 1 && BLOCK_N > 
 constexpr int SLICE_SPLITS = kRoomForSlices && TILE_QUADS <= 16 ? 8 : !kCrowdedSlices ? 4 : kClusterK == 1 ? 2 : 1;
 constexpr int SLICE_QUADS = kRoomForSlices && TILE_QUADS <= 24 ? 2 : 1;
 
-// Three consumers have no registers for slices, and with kPingpong what runs at once keeps half of them idle.
+// With kPingpong what runs at once keeps half of the slices idle.
 DEVICE bool reduces_by_slices(const Params& p) {
-    return kNumConsumers < 3 && !kPingpong && TILE_QUADS >= 4 && p.schedule.splits >= MIN_SPLITS &&
+    return !kPingpong && TILE_QUADS >= 4 && p.schedule.splits >= MIN_SPLITS &&
            p.schedule.splits * TILE_QUADS >= MIN_WORK && p.schedule.work_tiles * kClusterSize <= gridDim.x;
 }
 
@@ -128,7 +128,7 @@ DEVICE void reduce_quads(const Params& p, const Float4* partials, const TileCoor
         if (first + i >= end) break;
         const int fragment = (first + i) / FRAGMENT_QUADS, j = (first + i) % FRAGMENT_QUADS;
         emulation.repair(p, sums[i], at.row + 64 * fragment, at.column + 8 * j, at.batch);
-        if (kHasAlpha && p.alpha == 0.0f) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0;
+        multiply_by_alpha(p, sums[i]);
         const EpilogueFragment epilogue(p, at, fragment);
         float v[4];
 #pragma unroll

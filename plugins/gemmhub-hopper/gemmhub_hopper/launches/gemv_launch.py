@@ -67,7 +67,7 @@ class GemvLaunch:
         self._gpu, self._alone = gpu, alone
         lowering, form = choice.lowering, choice.lowering.form
         self._swapped, self._k_is_zero = lowering.swapped, lowering.k_is_zero
-        self._bare = not (form.has_alpha or form.addend or form.bias)
+        self._bare = not (lowering.has_alpha or form.addend or form.bias)
         template, shared = Arguments(params(choice, gpu.sms)), choice.kernel.shared_bytes
         self._function = Function(gpu, function, template, choice.grid, THREADS, shared)
 

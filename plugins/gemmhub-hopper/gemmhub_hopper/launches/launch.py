@@ -246,7 +246,7 @@ class Launch:
         """The function of gemmhub's contract: a fast path where only addresses differ from call to call."""
         lowering, form = self._choice.lowering, self._choice.lowering.form
         bare = self._choice.splits == 1 and not (
-            form.has_alpha or form.addend or form.bias or form.scales or lowering.k_is_zero
+            lowering.has_alpha or form.addend or form.bias or form.scales or lowering.k_is_zero
         )
         return self._fast_path() if bare and self.gemm.patched and self._alone else self._run
 

@@ -49,6 +49,8 @@ class Lowering:
     """At least 1: a product whose K is 0 runs as one of zeros, times 0."""
     k_is_zero: bool
     """Whether the problem's K is 0."""
+    has_alpha: bool
+    """Whether the product is multiplied by another alpha than 1."""
     batch: int
     """Matrices of the batch, without the folded ones."""
     a: OperandAccess
@@ -227,7 +229,6 @@ def _lowerings(
             output,
             transposed_d=(order == "col") != scheme.swapped,
             tma_store=tma_store and not first.shifted,
-            has_alpha=not problem.alpha_is_one or (problem.k == 0 and output != INT32),
             addend=name_of(problem.c.dtype) if problem.c else None,
             bias={"m": "n", "n": "m", None: None}[bias] if scheme.swapped else bias,
             bias_type=name_of(problem.bias.dtype) if problem.bias else "float32",
@@ -238,8 +239,9 @@ def _lowerings(
         )
         m, n = (problem.n, problem.m) if scheme.swapped else (problem.m, problem.n)
         yield Lowering(
-            scheme.swapped, m, n, max(problem.k, 1), problem.k == 0, dim.count, first, second, form, d, d_ld,
-            dim.stride_d, c_ld, dim.stride_c, pairs, *(scales.access(problem, name) for name in names),
+            scheme.swapped, m, n, max(problem.k, 1), problem.k == 0, not problem.alpha_is_one, dim.count,
+            first, second, form, d, d_ld, dim.stride_d, c_ld, dim.stride_c, pairs,
+            *(scales.access(problem, name) for name in names),
         )  # fmt: skip
 
 

@@ -131,8 +131,6 @@ class Form:
     """Whether d and c are contiguous along M; else along N."""
     tma_store: bool = True
     """Whether TMA stores d from shared memory; else warps do, by 16 bytes a lane."""
-    has_alpha: bool = False
-    """Whether the product is multiplied by alpha."""
     addend: str | None = None
     """The dtype of c where beta * c is added; else None."""
     bias: str | None = None
@@ -154,8 +152,8 @@ class Form:
 
     @property
     def plain_epilogue(self) -> bool:
-        """Whether the epilogue only rounds and stores the accumulators."""
-        return not (self.has_alpha or self.addend or self.bias or self.activation or self.scales == "results")
+        """Whether the epilogue only multiplies by alpha, rounds and stores the accumulators."""
+        return not (self.addend or self.bias or self.activation or self.scales == "results")
 
     @property
     def smooth_activation(self) -> bool:
@@ -340,13 +338,13 @@ class Variant:
         """The reason why there is no such kernel; None where it can be compiled."""
         shape, form = self.shape, self.form
         if (
-            shape.consumers not in (1, 2, 3)
+            shape.consumers not in (1, 2)
             or shape.num_multicast not in (1, 2, 4, 8)
             or shape.cluster_k not in (1, 2, 4, 8)
         ):
             return (
                 f"{shape.consumers} consumer warpgroups, {shape.num_multicast} CTAs that multicast, {shape.cluster_k} "
-                "that share K: allowed are 1 to 3 warpgroups and 1, 2, 4 or 8 CTAs"
+                "that share K: allowed are 1 or 2 warpgroups and 1, 2, 4 or 8 CTAs"
             )
         if form.split_planes_b and (not form.registers_a or form.num_planes == 1 or shape.num_multicast > 1):
             return "b is split in shared memory only where a is split in registers, and without multicast"
@@ -357,10 +355,6 @@ class Variant:
             return f"a cluster of {shape.cluster_size} CTAs: at most 8 are allowed"
         if shape.cluster_k > 1 and self.ring_bytes < shape.cluster_k * shape.m * shape.out_n * 4:
             return "the partial sums of the CTAs that share K do not fit into the ring"
-        if shape.consumers == 3 and (form.num_planes > 1 or form.registers_a or form.float8):
-            return (
-                "three consumer warpgroups take only 16-bit or tf32 operands in shared memory: registers allow no more"
-            )
         if shape.pingpong and shape.consumers != 2:
             return f"ping-pong with {shape.consumers} consumer warpgroups: it takes 2"
         if shape.pingpong and (form.num_planes > 1 or form.float8):
@@ -373,8 +367,6 @@ class Variant:
         if shape.n % 16 and (shape.cluster_k > 1 or form.addend or form.input == INT8):
             return f"{shape.n} columns: with shared K, c or integers only multiples of 16 are allowed"
         registers = shape.m // shape.warpgroups_per_tile * shape.n // 128
-        if registers > 96 and shape.consumers == 3:
-            return f"{registers} accumulators per thread exceed the registers of three consumer warpgroups"
         of_stage = form.float8 * shape.n // 2  # the sums of a stage, of one fragment
         if form.float8 and self.split_k and registers + of_stage > 160:
             return f"with {registers} accumulators of 8-bit floats a thread has no registers for split-K"
@@ -414,13 +406,8 @@ class Variant:
         if registers > 128 and (self.split_k or by_warps or not form.plain_epilogue):
             return f"with {registers} accumulators a thread has registers for the plain epilogue only"
         evaluated = form.activation not in (None, "relu")
-        many = registers > (88 if shape.consumers == 3 else 96) and shape.m > 128
-        if many and form.transposed_d and form.addend and form.bias == "m" and evaluated:
+        if registers > 96 and shape.m > 128 and form.transposed_d and form.addend and form.bias == "m" and evaluated:
             return f"with {registers} accumulators a thread has no registers for this epilogue"
-        more = shape.num_multicast > 1 or (self.split_k and form.addend)
-        if registers > 88 and shape.consumers == 3 and more and evaluated:
-            what = "multicast" if shape.num_multicast > 1 else "split-K and c"
-            return f"with {registers} accumulators and {what} a thread has no registers for this activation"
         if shape.stages < 2:
             return f"{shape.stages} stages: at least 2 are needed"
         if form.shifted_rows and (form.mn_major_a or form.tma_store or shape.cluster_n > 1 or shape.cluster_k > 1):
@@ -461,7 +448,7 @@ class Variant:
             "GEMM_TRANSPOSED_D": int(form.transposed_d),
             "GEMM_TMA_STORE": int(form.tma_store), "GEMM_STORE_BLOCK_N": self.store_block_n,
             "GEMM_NUM_STORE_STAGES": self.num_store_stages, "GEMM_SPLIT_K": int(self.split_k),
-            "GEMM_HAS_ALPHA": int(form.has_alpha), "GEMM_HAS_ADDEND": int(form.addend is not None),
+            "GEMM_HAS_ADDEND": int(form.addend is not None),
             "GEMM_ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0, "GEMM_BIAS": BIASES[form.bias],
             "GEMM_BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0,
             "GEMM_ACTIVATION": number(form.activation), "GEMM_SHARED_BYTES": self.shared_bytes,

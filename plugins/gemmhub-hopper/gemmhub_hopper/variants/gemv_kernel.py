@@ -51,11 +51,10 @@ class GemvKernel:
     def name(self) -> str:
         """The name of the candidate: in "gemv64", 64 threads of one or more CTAs share the K of a result.
 
-        In "gemv8x4" they are 8 threads of each of 4 CTAs: so are named kernels with a cluster whose CTAs read wider
-        rows than usual, or that are staged. A suffix "a" marks loads by cp.async.
+        In "gemv32x8a" they are 32 threads of each of 8 CTAs: so are named staged kernels with a cluster. A suffix "a"
+        marks loads by cp.async.
         """
-        wide = self.n_major and self.split_threads < _usual(self.load_bytes)
-        shared = self.cluster_size > 1 and (wide or self.staged)
+        shared = self.cluster_size > 1 and self.staged
         threads = f"{self.split_threads}x{self.cluster_size}" if shared else str(self.threads_per_result)
         return f"{PREFIX}{threads}{'a' if self.cp_async else ''}"
 
@@ -120,10 +119,10 @@ class GemvKernel:
 
 
 def kernels(input_type: str, vectors: int, n_major: bool, load_bytes: int) -> list[GemvKernel]:
-    """Return a kernel for each division of K among threads and CTAs; fewer for several vectors, as tensor cores win."""
+    """Return a kernel for each division of K among threads and CTAs."""
     if n_major:
-        usual, widest, wide = _usual(load_bytes), _CLUSTERS[-1], _CLUSTERS if vectors == 1 else (1,)
-        divisions = [(x, cluster) for x in (usual // 4, usual // 2) if THREADS // x <= 32 for cluster in wide]
+        usual, widest = _usual(load_bytes), _CLUSTERS[-1]
+        divisions = [(x, 1) for x in (usual // 4, usual // 2) if THREADS // x <= 32]
         divisions += [(usual, cluster) for cluster in _CLUSTERS] + [(2 * usual, widest), (4 * usual, widest)]
     else:
         divisions = [(2**i, 1) for i in range(3, 8)] + [(THREADS, cluster) for cluster in _CLUSTERS]

@@ -1,8 +1,8 @@
 """The tile shapes from which the cost model chooses.
 
-They were selected by replaying timings of random products (aligned, of odd sizes, with epilogues, of few rows; 16 bits
-and tf32): from a larger set, the shape whose loss costs the least time was dropped, again and again. The model
-decides which shape suits which product.
+They were selected by replaying timings and estimates of random products (aligned, of odd sizes, with epilogues, of few
+rows; 16 bits, tf32 and float32): from a larger set, the shape whose loss costs the least time was dropped, again and
+again. The model decides which shape suits which product.
 """
 
 from __future__ import annotations
@@ -53,20 +53,9 @@ class ShapeList(tuple[Shape, ...]):
         """The shapes by their names."""
         return {shape.name: shape for shape in self}
 
-    @cached_property
-    def multiples_of_16(self) -> ShapeList:
-        """The shapes for a b that is contiguous along N: those whose n is a multiple of 16.
-
-        wgmma seems to read such a b 16 columns at a time: other widths take longer than the next multiple of 16
-        (benchmarks/results/h200/hopper_widths.txt).
-        """
-        return ShapeList(shape for shape in self if shape.n % 16 == 0)
-
 
 SPLIT_SHAPES = ShapeList((
-    Shape(128, 192, 3), Shape(128, 192, 3, cluster_m=2), Shape(128, 128, 4), Shape(128, 128, 4, cluster_m=2),
-    Shape(128, 64, 5), Shape(64, 192, 4, consumers=1), Shape(64, 128, 6, consumers=1), Shape(64, 64, 9, consumers=1),
-    Shape(64, 32, 9, consumers=1), Shape(64, 16, 9, consumers=1),
+    Shape(128, 128, 4), Shape(128, 64, 5), Shape(64, 64, 9, consumers=1), Shape(64, 16, 9, consumers=1),
 ))  # fmt: skip
 """Shapes for split operands: a stage has three planes of each, and half as many bytes along K."""
 
@@ -74,32 +63,25 @@ SPLIT_SHAPES = ShapeList((
 def _shape(m: int, n: int, **options: Any) -> Shape:
     """Return a shape with as many stages, up to 12, as fit beside a staging buffer of each consumer."""
     stage = (m + -(-n // 64) * 64) * 128
-    room = SHARED_LIMIT - (20000 if options.get("consumers") != 3 else 28672)
-    return Shape(m, n, min(12, room // stage), **options)
+    return Shape(m, n, min(12, (SHARED_LIMIT - 20000) // stage), **options)
 
 
 SHAPES = ShapeList((
-    *(_shape(256, n) for n in (96, 128)),
-    *(_shape(192, n, consumers=3) for n in (144, 160, 176)),
-    *(_shape(128, n) for n in (16, 32, 96, 128, 144, 160, 176, 192, 208, 224, 256)),
-    *(_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 72, 96, 112, 128, 160, 176, 224)),
-    *(_shape(128, n, pingpong=True) for n in (112, 128, 160, 176)),
-    # With one stage less, two staging buffers fit: where K is short, stores take as long as all the rest.
-    Shape(128, 192, 4, pingpong=True),
-    *(_shape(64, n, pingpong=True) for n in (128, 192, 256)),
-    _shape(192, 192, consumers=3, cluster_m=2), *(_shape(128, n, cluster_m=2) for n in (208, 256)),
-    _shape(128, 192, cluster_m=2, pingpong=True), _shape(128, 128, cluster_n=2, pingpong=True),
-    _shape(128, 128, cluster_m=4, pingpong=True),
-    *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 96, 128, 160)),
+    *(_shape(128, n) for n in (16, 96, 144, 160, 192, 224, 256)),
+    *(_shape(64, n, consumers=1) for n in (16, 32, 64, 96, 128, 160)),
+    *(_shape(128, n, pingpong=True) for n in (128, 160)), *(_shape(64, n, pingpong=True) for n in (128, 192, 256)),
+    _shape(128, 256, cluster_m=2), _shape(128, 192, cluster_m=2, pingpong=True),
+    *(_shape(64, n, consumers=1, cluster_m=4) for n in (64, 128)),
     # Products of few tiles: a large cluster reads what it shares from L2 once.
-    _shape(128, 64, cluster_m=4), _shape(128, 160, cluster_m=4, cluster_n=2),
+    _shape(128, 160, cluster_m=4, cluster_n=2),
     # CTAs of a cluster share K; larger tiles, which L2 is slow to feed, multicast one operand besides.
-    *(_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 64) for k in (2, 4, 8)),
-    _shape(64, 128, consumers=1, cluster_k=4), _shape(64, 64, consumers=1, cluster_m=2, cluster_k=4),
-    *(_shape(64, n, consumers=1, cluster_m=4, cluster_k=2) for n in (64, 128)),
+    *(_shape(64, 16, consumers=1, cluster_k=k) for k in (4, 8)), _shape(64, 32, consumers=1, cluster_k=2),
+    *(_shape(64, 64, consumers=1, cluster_k=k) for k in (4, 8)),
+    _shape(64, 64, consumers=1, cluster_m=2, cluster_k=4), _shape(64, 64, consumers=1, cluster_m=4, cluster_k=2),
 ))  # fmt: skip
-"""Shapes for 16-bit and tf32 operands. For narrow problems the operands are swapped, so that the narrow side is the
-kernel's n.
+"""Shapes for 16-bit and tf32 operands, of widths that are multiples of 16: wgmma seems to read a b that is contiguous
+along N 16 columns at a time (benchmarks/results/h200/hopper_widths.txt). For narrow problems the operands are swapped,
+so that the narrow side is the kernel's n.
 """
 
 
@@ -116,13 +98,13 @@ F16_PLANES_SHAPES = ShapeList((
 
 REGISTER_SHAPES = ShapeList((
     *(_register_shape(128, n) for n in (16, 32, 48, 64, 96)),
-    *(_register_shape(64, n, consumers=1) for n in (16, 32, 48, 64, 96)),
+    *(_register_shape(64, n, consumers=1) for n in (16, 32, 48, 64)),
 ))  # fmt: skip
 """Shapes for a split a that goes through registers: while it streams, the narrow b is read from shared memory."""
 
 
 F16_REGISTER_SHAPES = ShapeList(
-    Shape(128, n, min(12, (SHARED_LIMIT - 20000) // (128 * 128 + 128 * n))) for n in (48, 64, 80, 96, 112)
+    Shape(128, n, min(12, (SHARED_LIMIT - 20000) // (128 * 128 + 128 * n))) for n in (64, 80, 96, 112)
 )
 """Shapes where a goes through registers as float16 planes."""
 
@@ -133,7 +115,7 @@ def _shifted_shape(m: int, n: int, **options: Any) -> Shape:
 
 
 SHIFTED_SHAPES = ShapeList((
-    *(_shifted_shape(128, n) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)),
+    *(_shifted_shape(128, n) for n in (96, 160, 192, 256)),
     *(_shifted_shape(128, n, cluster_m=2) for n in (128, 192, 256)),
     *(_shifted_shape(64, n, consumers=1) for n in (32, 64, 96, 128, 160)),
 ))  # fmt: skip
@@ -147,10 +129,12 @@ def _small_shape(m: int, n: int, **options: Any) -> Shape:
 
 
 SMALL_SHAPES = ShapeList((
-    *(_small_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32, 48, 64) for k in (1, 2, 4, 8)),
-    *(_small_shape(64, 96, consumers=1, cluster_k=k) for k in (1, 2, 4)),
-    *(_small_shape(128, n, cluster_k=k) for n in (16, 32, 64) for k in (1, 2, 4)),
-    *(_small_shape(128, n) for n in (48, 80, 96)),
+    *(_small_shape(64, n, consumers=1, cluster_k=k) for n in (16, 32) for k in (1, 2, 4, 8)),
+    *(_small_shape(64, 48, consumers=1, cluster_k=k) for k in (1, 4, 8)),
+    _small_shape(64, 64, consumers=1, cluster_k=4),
+    *(_small_shape(64, 96, consumers=1, cluster_k=k) for k in (1, 2)),
+    *(_small_shape(128, 32, cluster_k=k) for k in (1, 2)), *(_small_shape(128, 64, cluster_k=k) for k in (1, 2, 4)),
+    _small_shape(128, 80),
 ))  # fmt: skip
 """Shapes for small products of float32, where the kernel splits both operands itself."""
 
@@ -175,4 +159,4 @@ def shapes(form: Form) -> ShapeList:
         return F16_REGISTER_SHAPES if form.registers_a else F16_PLANES_SHAPES
     if form.input == "split":
         return SMALL_SHAPES if form.split_planes_b else REGISTER_SHAPES if form.registers_a else SPLIT_SHAPES
-    return SHAPES.multiples_of_16 if form.mn_major_b else SHAPES
+    return SHAPES

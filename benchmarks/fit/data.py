@@ -41,6 +41,8 @@ class Part:
     measured: list[float] = field(default_factory=list)
     modelled: list[float] = field(default_factory=list)
     rows: list[list[float]] = field(default_factory=list)
+    handled: tuple[int, ...] = ()
+    """Features that may differ where they were constant (gemmhub.kit.net.Net.covers)."""
 
 
 @dataclass
@@ -104,7 +106,7 @@ def read(rows: list[dict[str, Any]], modules: dict[str, ModuleType], card: dict[
         for name, module in modules.items():
             us = row["us"].get(name, {})
             for found in described(module, asked, card[name], list(us)) if us else ():
-                part = parts.setdefault((name, found.kind), Part((name, found.kind)))
+                part = parts.setdefault((name, found.kind), Part((name, found.kind), handled=found.handled))
                 part.product += [i] * len(found.names)
                 part.names += found.names
                 part.measured += [us[x] * 1e-6 for x in found.names]
@@ -116,14 +118,13 @@ def read(rows: list[dict[str, Any]], modules: dict[str, ModuleType], card: dict[
 
 
 def card_of(folders: Sequence[Path]) -> dict[str, Any]:
-    """Return the facts of card.json, which must be those of one card."""
+    """Return the facts of card.json, which must be those of one kind of card, with the commands of all folders."""
     found = [json.loads((folder / "card.json").read_text()) for folder in folders]
     for facts, folder in zip(found, folders):
         other = [key for key in ("name", "sms", "bandwidth", "library") if facts[key] != found[0][key]]
         if other:
             raise SystemExit(f"{folder} is of another card than {folders[0]}: {', '.join(other)}; train them apart")
-    card: dict[str, Any] = found[0]
-    return card
+    return {**found[0], "command": ", ".join(dict.fromkeys(facts["command"] for facts in found))}
 
 
 def weights(measured: Array, fastest: Array) -> Array:

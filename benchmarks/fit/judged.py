@@ -11,7 +11,8 @@ import numpy as np
 
 from benchmarks.fit import sample
 from benchmarks.fit.data import Array, Data, Key, weights
-from gemmhub.kit.corrections import LIMIT, UNMEASURED
+from gemmhub.kit import corrections
+from gemmhub.kit.corrections import UNMEASURED
 from gemmhub.kit.net import Net
 
 
@@ -25,11 +26,12 @@ class Judged:
         for part in data.parts:
             modelled = np.array(part.modelled)
             net = nets.get(part.key)
-            known = np.zeros(len(modelled)) if net is None else net.predict(np.array(part.rows))
             margin = self.margins.get(part.key[0], 1.0)
-            handwritten = part.key[0] != "cublas"
-            corrected = modelled * np.exp(np.clip(known, -LIMIT, LIMIT))
-            alone = modelled * (UNMEASURED if handwritten else 1.0)
+            unmeasured = UNMEASURED if part.key[0] != "cublas" else 1.0
+            alone = modelled * unmeasured
+            if net is not None:
+                factors = corrections.factors(net, part.rows, part.product, part.handled, unmeasured)
+                corrected = modelled * factors
             self.estimates.append({
                 False: alone * margin, True: (alone if net is None else corrected) * margin,
             })  # fmt: skip

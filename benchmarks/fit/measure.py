@@ -1,16 +1,23 @@
 """Time candidates of gemmhub's CUDA backends on random products, all candidates of a product in one run.
 
-    python -m benchmarks.fit.measure DIR [--seconds 500] [--seed 1] [--classes NAME...]
+    python -m benchmarks.fit.measure DIR [--seconds 500] [--seed 1] [--classes NAME...] [--threads 8]
 
 train.py fits corrections of cost models to the times. It needs an NVIDIA card, torch, and the plugins to fit; run
 ``gemmhub build hopper`` before. A run appends a line for each product to DIR/CLASS.jsonl and continues where the
 previous one ended, so that data grow in steps. DIR/card.json names the card: a folder has data of one card.
 
+Several cards of a host are measured at once by one process each, with another seed and another DIR:
+
+    CUDA_VISIBLE_DEVICES=0 python -m benchmarks.fit.measure DIR/0 --seed 10 &
+    CUDA_VISIBLE_DEVICES=1 python -m benchmarks.fit.measure DIR/1 --seed 11 &
+    wait; python -m benchmarks.fit.train DIR/0 DIR/1
+
 For each product it times torch's call, cuBLASLt's first choice, gemmhub-hopper's best candidates with some drawn from
 the remaining ones, so that a network is trained on slow candidates too, and gemmhub-cuda's best where rows are
-misaligned or elements are float32. Other threads prepare the next products meanwhile; they load no module while
-candidates are timed. A result that float64 does not confirm is omitted, and makes the exit status 1. Times are in
-microseconds.
+misaligned, of float32, int8 and batches, and of a fourth of the others. Candidates whose estimates are far from the
+least one are left out: they would take the time of many products. Other threads prepare the next products meanwhile;
+they load no module while candidates are timed. A result that float64 does not confirm is omitted, and makes the exit
+status 1. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +41,7 @@ from gemmhub_cublas.backend import CublasBackend
 from gemmhub_cuda.backend import CudaBackend
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.candidates import gemv
-from gemmhub_hopper.cost import choose
+from gemmhub_hopper.cost import choose, gemv_model
 from gemmhub_hopper.lowering import lower
 from gemmhub_nvidia import clusters
 
@@ -42,29 +49,32 @@ from benchmarks.fit import sample
 from benchmarks.lib.cuda_graphs import Call, launching
 from benchmarks.lib.drawn import Product
 from benchmarks.lib.one_backend import prepared
-from benchmarks.lib.torch_calls import RATES, Setup, extras, scaled, torch_calls
+from benchmarks.lib.torch_calls import RATES, Setup, extras, reference, torch_calls
 from gemmhub.backend import Offer
 from gemmhub.capability import Absent, Refusal
 from gemmhub.problem import GemmProblem
 
 _FIRST, _BEHIND, _DRAWN = 6, 40, 4
 """Numbers of candidates of gemmhub-hopper: the best, and the next ones, of which some are drawn."""
-_CUDA = 2
+_CUDA, _CUDA_SHARE = 2, 0.25
+"""Candidates of gemmhub-cuda, and the share of products for which it has few reasons to be the fastest."""
+_FAR = 8.0
+"""Largest estimate of a candidate to time, as a multiple of the least one."""
 _LOOKS, _ROUNDS, _NEAR, _MOST_NEAR = 2, 3, 1.1, 8
 """Rounds for all candidates; rounds, distance from the fastest and greatest number for a second measurement."""
 _CARD_TIME, _LEAST = 0.06, 5
 """Seconds of a product on the card, which limit its number of candidates, and the least such number."""
 _STRETCH, _BANDWIDTH = 3e-4, 3e12
 """Target seconds of a graph; expected bytes a second."""
-_THREADS, _AHEAD, _AHEAD_LEAST = 8, 24, 2
-"""Numbers of preparing threads, of products prepared in advance for all classes together, and for each class."""
+_AHEAD, _AHEAD_LEAST = 24, 2
+"""Numbers of products prepared in advance for all classes together, and for each class."""
 _SLACK, _SLACK_SECONDS = 1.2, 1.0
 """Limit of a class's lead over its share of the time, while no other class is ready."""
 _RESERVED = 40 * 2**30
 """Bytes that torch may cache before they are returned to the driver."""
 _SAMPLE = 8
 """Number of rows of a result that are compared with float64."""
-_TOLERANCES = {"float32": 1e-4, "int8": 0.0}
+_TOLERANCES = {"float32": 1e-4, "complex64": 1e-4, "int8": 0.0}
 
 
 class Tools:
@@ -94,6 +104,8 @@ class Prepared(NamedTuple):
     product: Product
     kernels: dict[tuple[str, str], Callable[..., object]]
     """The ``run`` of kernels by (backend, candidate), the most promising first."""
+    seconds: float
+    """The least estimate."""
     failed: list[str]
 
 
@@ -105,6 +117,8 @@ class Proposed(NamedTuple):
     workspace: int
     known_as: str
     """The recorded name."""
+    seconds: float
+    """The estimate."""
 
 
 def proposals(tools: Tools, product: Product, asked: GemmProblem, rng: random.Random) -> list[Proposed]:
@@ -112,34 +126,46 @@ def proposals(tools: Tools, product: Product, asked: GemmProblem, rng: random.Ra
     found: list[Proposed] = []
     offer = tools.cublas.offer(asked)
     if isinstance(offer, Offer):
-        found.append(Proposed(tools.cublas, offer.first.name, offer.workspace, "first"))
+        first = offer.first
+        found.append(Proposed(tools.cublas, first.name, offer.workspace, "first", first.seconds or 0.0))
     behind: list[Proposed] = []
     offer = tools.hopper.offer(asked)
     if isinstance(offer, Offer):
-        best = offer.names[:_FIRST]
-        drawn = drawn_behind(tools.hopper, asked, best, rng)
-        of_hopper = [Proposed(tools.hopper, name, offer.workspace, name) for name in (*best, *drawn)]
-        found += of_hopper[: len(best)]
-        behind = of_hopper[len(best) :]
-    if product.dtype == "float32" or misaligned(product, asked):
+        found += _best(tools.hopper, offer, _FIRST)
+        behind = drawn_behind(tools.hopper, asked, offer, rng)
+    if rng.random() < _CUDA_SHARE or product.dtype in ("float32", "int8") or asked.batch or misaligned(product, asked):
         offer = tools.cuda.offer(asked)
         if isinstance(offer, Offer):
-            found[3:3] = [Proposed(tools.cuda, name, offer.workspace, name) for name in offer.names[:_CUDA]]
+            found[3:3] = _best(tools.cuda, offer, _CUDA)
     found[4:4] = behind[:1]  # a slow candidate even where time is short
-    return found + behind[1:]
+    found += behind[1:]
+    least = min((x.seconds for x in found if x.seconds), default=0.0)
+    return [x for x in found if x.seconds <= _FAR * least]
 
 
-def drawn_behind(hopper: HopperBackend, asked: GemmProblem, best: Sequence[str], rng: random.Random) -> list[str]:
-    """Draw some candidates ranked after the best ones, and some of the kernels for vectors."""
+def _best(backend: Any, offer: Offer, most: int) -> list[Proposed]:
+    """Return the first candidates of an offer."""
+    some = offer.candidates[:most]
+    return [Proposed(backend, x.name, offer.workspace, x.name, x.seconds or 0.0) for x in some]
+
+
+def drawn_behind(hopper: HopperBackend, asked: GemmProblem, offer: Offer, rng: random.Random) -> list[Proposed]:
+    """Draw some candidates ranked after the best ones, of each scheme, and some of the kernels for vectors."""
     lowerings = lower.lowerings(asked)
     if isinstance(lowerings, Refusal):
         return []
     card, workspace = hopper._card_of(0), hopper.machine.gpus[0].default_workspace
-    ranked = [x.choice.name for x in choose.ranked(lowerings, card, workspace, _FIRST + _BEHIND)]
+    best = offer.names[:_FIRST]
+    lists = [
+        {x.choice.name: x.seconds for x in choose.ranked(some, card, workspace, _FIRST + _BEHIND)}
+        for some in choose.by_scheme(lowerings)
+    ]
+    lists.append({choice.name: gemv_model.seconds(choice, card) for choice in gemv.choices(lowerings)})
     found = []
-    for some in (ranked, [choice.name for choice in gemv.choices(lowerings)]):
-        rest = [name for name in dict.fromkeys(some) if name not in best]
-        found += rng.sample(rest, min(_DRAWN, len(rest)))
+    for some in lists:
+        rest = [name for name in some if name not in best]
+        drawn = rng.sample(rest, min(-(-_DRAWN // max(1, len(lists) - 1)), len(rest)))
+        found += [Proposed(hopper, name, offer.workspace, name, some[name]) for name in drawn]
     return found
 
 
@@ -153,13 +179,13 @@ def misaligned(product: Product, asked: GemmProblem) -> bool:
 class Workshop:
     """Threads that prepare products, each class in the order of its numbers."""
 
-    def __init__(self, seed: int, next_numbers: dict[str, int], shares: dict[str, float]) -> None:
+    def __init__(self, seed: int, next_numbers: dict[str, int], shares: dict[str, float], threads: int) -> None:
         """Begin to prepare products with the ``next_numbers`` of each class; ``shares`` of the time for each."""
         self.quiet = threading.Lock()
         self._seed, self._next, self._shares = seed, next_numbers, shares
         self._own = threading.local()
         self._stopped = threading.Event()
-        self._pool = ThreadPoolExecutor(max(2, min(_THREADS, (os.cpu_count() or 4) - 2)))
+        self._pool = ThreadPoolExecutor(max(2, min(threads, (os.cpu_count() or 4) - 2)))
         self._waiting: dict[str, deque[Future[Prepared | None]]] = {name: deque() for name in next_numbers}
         for i in range(_AHEAD):
             for name in next_numbers:
@@ -177,13 +203,13 @@ class Workshop:
             self._own.tools = Tools(self.quiet)
         product = sample.draw(self._seed, name, number)
         asked, rng = sample.problem(product), random.Random(number)
-        found = Prepared(number, product, {}, [])
         try:
             proposed = proposals(self._own.tools, product, asked, rng)
         except Exception as error:  # a failure of one product must not stop the others
-            found.failed.append(f"{sample.words(sample.row(product))}: {type(error).__name__}: {error}"[:300])
-            return found
-        for backend, candidate, workspace, known_as in proposed:
+            words = f"{sample.words(sample.row(product))}: {type(error).__name__}: {error}"[:300]
+            return Prepared(number, product, {}, 0.0, [words])
+        found = Prepared(number, product, {}, min((x.seconds for x in proposed), default=0.0), [])
+        for backend, candidate, workspace, known_as, _ in proposed:
             if self._stopped.is_set():
                 return None
             try:
@@ -214,11 +240,12 @@ class Workshop:
 class FitRig(Setup):
     """A Rig with fewer waits for the card in capture and timing, for many products a second."""
 
-    def __init__(self, product: Product) -> None:
+    def __init__(self, product: Product, seconds: float) -> None:
+        """Allocate operands; ``seconds``: an estimate of the fastest candidate."""
         super().__init__(product)
         batch, m, n, k = product.sizes
         nbytes = self.sets[0][0].element_size() * batch * (m * k + k * n + m * n)
-        self.seconds = max(3e-6, product.flops / RATES[product.dtype], nbytes / _BANDWIDTH)
+        self.seconds = max(3e-6, product.flops / RATES[product.dtype], nbytes / _BANDWIDTH, seconds)
         self.calls = max(1, min(40, int(_STRETCH / self.seconds) + 1))
 
     def add(self, call: Call) -> int:
@@ -256,9 +283,10 @@ def measure(found: Prepared, quiet: threading.Lock) -> dict[str, Any]:
     """Measure a product; return its row. The current stream must be one that the driver does not synchronise."""
     product = found.product
     torch.backends.cuda.matmul.allow_tf32 = product.dtype == "tf32"
-    rig, more = FitRig(product), extras(product)
+    rig, more = FitRig(product, found.seconds), extras(product)
     theirs = {("torch", name): call for name, call in torch_calls(product, more).items()}
-    ours = {key: launching(run, **more) for key, run in found.kernels.items()}
+    added = {name: x for name, x in more.items() if isinstance(x, torch.Tensor)}
+    ours = {key: launching(run, **added) for key, run in found.kernels.items()}
     most = max(_LEAST, int(_CARD_TIME / (rig.seconds * rig.calls * (1 + _LOOKS + 0.4 * _ROUNDS))))
     calls = {**theirs, **dict(list(ours.items())[: most - len(theirs)])}
     failed = list(found.failed)
@@ -302,19 +330,19 @@ def checked(
     batch, m, _, _ = product.sizes
     last = (lambda x: x[-1]) if batch > 1 else (lambda x: x)
     rows = torch.linspace(0, m - 1, min(_SAMPLE, m), device="cuda").long()
-    exact = torch.matmul(*scaled(last(a), last(b), more, rows))
+    exact = reference(last(a), last(b), more, rows)
     allowed = _TOLERANCES.get("" if product.scales else product.dtype, 0.05) * (
-        exact.square().mean().sqrt() + 0.4 * exact.abs()
+        exact.abs().square().mean().sqrt() + 0.4 * exact.abs()
     )
     verdicts = {}
     for key, call in calls.items():
-        out.fill_(float("nan") if out.is_floating_point() else 77)
+        out.fill_(77 if out.dtype == torch.int32 else float("nan"))
         try:
             call(a, b, out)
         except Exception as error:
             failed.append(f"{' '.join(key)}: {type(error).__name__}: {error}"[:200])
             continue
-        verdicts[key] = ((last(out)[rows].double() - exact).abs() <= allowed).all()
+        verdicts[key] = ((last(out)[rows].to(exact.dtype) - exact).abs() <= allowed).all()
     return dict(zip(verdicts, torch.stack(list(verdicts.values())).tolist())) if verdicts else {}
 
 
@@ -361,6 +389,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=500.0, help="length of this run, imports included")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--classes", nargs="+", choices=sample.SHARES, default=list(sample.SHARES), metavar="NAME")
+    parser.add_argument("--threads", type=int, default=8, help="that prepare products, and compile")
     options = parser.parse_args()
     start = time.monotonic() - time.process_time()  # before imports
     sys.setswitchinterval(5e-4)  # the timing thread must not wait long for preparing ones
@@ -369,7 +398,7 @@ def main() -> int:
     )
     numbers, whole = sample.numbers(options.folder), sum(sample.SHARES[name] for name in options.classes)
     shares = {name: sample.SHARES[name] / whole for name in options.classes}
-    workshop = Workshop(options.seed, {name: numbers[name] for name in shares}, shares)
+    workshop = Workshop(options.seed, {name: numbers[name] for name in shares}, shares, options.threads)
     rows, began = [], time.monotonic()
     spent = dict.fromkeys(shares, 0.0)
     end = start + options.seconds - 3.0

@@ -15,8 +15,8 @@ from benchmarks.lib.drawn import DEVICE as DEVICE
 from benchmarks.lib.drawn import problem as problem
 
 SHARES = {
-    "half": 0.45, "odd": 0.13, "float32": 0.11, "tf32": 0.09, "few": 0.07, "batches": 0.05,
-    "float8": 0.06, "int8": 0.04,
+    "half": 0.27, "odd": 0.09, "float32": 0.12, "tf32": 0.07, "few": 0.06, "narrow": 0.18, "batches": 0.06,
+    "float8": 0.06, "int8": 0.05, "complex": 0.04,
 }  # fmt: skip
 """Shares of the time, by class of products."""
 MOST_OPERATIONS = 1e12
@@ -25,6 +25,13 @@ _MOST_ELEMENTS = 5e8
 _ORDERS = ("nn", "nt", "nn", "nt", "tn", "tt")
 """Storage orders: most matrices a are row-major."""
 _HALVES = ("bfloat16", "float16")
+_NARROW = (drawn.one_side, drawn.layer_rows, drawn.small_k, drawn.few_columns, drawn.huge_k)
+_EPILOGUES = ("", "bias", "", "bias+relu", "", "bias+gelu_tanh")
+"""Epilogues of 16-bit products in turn; each compiles kernels of its own."""
+
+
+_OPTIONS = ("epilogue", "scales", "out")
+"""Attributes of a product that rows have where they are not empty."""
 
 
 def draw(seed: int, name: str, number: int) -> Product:
@@ -43,7 +50,8 @@ def _drawn(rng: np.random.Generator, name: str, number: int) -> Product:
     unit = int(rng.choice((8, 8, 16, 64, 128)))
     if name == "half":
         aligned = drawn.between(low, high, unit, 14.0)(rng)
-        return Product(name, half, orders, _table(rng) if number % 8 == 7 else aligned)
+        out = "float32" if number % 16 == 5 else ""
+        return Product(name, half, orders, _table(rng) if number % 8 == 7 else aligned, out=out)
     if name == "odd":
         return Product(name, half, orders, _misaligned(rng, low, high, (1, 1, 2, 4)))
     if name in ("tf32", "float32"):
@@ -53,10 +61,23 @@ def _drawn(rng: np.random.Generator, name: str, number: int) -> Product:
     if name == "few":
         sizes = (drawn.decode, drawn.decode, _columns, drawn.skinny, drawn.long_k)[number % 5](rng)
         return Product(name, ("bfloat16", "float16", "float32")[number // 5 % 3], orders, sizes)
+    if name == "narrow":
+        return _narrow(rng, number, orders)
+    if name == "complex":
+        return Product(name, "complex64", orders, drawn.between(low, high / 4, unit)(rng))
     if name in ("float8", "int8"):
         return _eight_bit(rng, name, number)
     sizes = (drawn.batches, drawn.tiny_batches, drawn.batches)[number % 3](rng)
-    return Product(name, ("bfloat16", "float16", "float32", "tf32")[number // 3 % 4], orders, sizes)
+    dtype = ("bfloat16", "float16", "float32", "tf32", "int8")[number // 3 % 5]
+    return Product(name, dtype, "nt" if dtype == "int8" else orders, sizes)
+
+
+def _narrow(rng: np.random.Generator, number: int, orders: str) -> Product:
+    """Draw a product with a side, or sides, much shorter than the others; of 16 bits also with an epilogue."""
+    which, dtype = number % len(_NARROW), ("bfloat16", "float32", "float16", "bfloat16", "tf32")[number // 5 % 5]
+    fused = which < 2 and dtype == "bfloat16"
+    epilogue = _EPILOGUES[number // 50 % len(_EPILOGUES)] if fused else ""
+    return Product("narrow", dtype, orders, _NARROW[which](rng), epilogue)
 
 
 def _eight_bit(rng: np.random.Generator, name: str, number: int) -> Product:
@@ -65,6 +86,7 @@ def _eight_bit(rng: np.random.Generator, name: str, number: int) -> Product:
     few = Sizes(1, drawn.power(rng, 0, 6), drawn.power(rng, 9, 14, 16), drawn.power(rng, 9, 14, 16))
     sizes = few if number % 3 == 2 else drawn.between(low, high, 16)(rng)
     if name == "int8":
+        sizes = drawn.short_k_bytes(rng) if number % 3 == 0 else sizes
         return Product(name, "int8", "nt", sizes, scales=("", "", "row")[number // 3 % 3])
     return Product(name, FP8, "nt", sizes, scales=("tensor", "block", "row", "block")[number // 3 % 4])
 
@@ -94,20 +116,19 @@ def _columns(rng: np.random.Generator) -> Sizes:
 def of(row: dict[str, Any]) -> Product:
     """Return the product of a row of measure.py."""
     sizes = Sizes(row["batch"], row["m"], row["n"], row["k"])
-    return Product(row["class"], row["dtype"], row["orders"], sizes, scales=row.get("scales", ""))
+    return Product(row["class"], row["dtype"], row["orders"], sizes, **{name: row.get(name, "") for name in _OPTIONS})
 
 
 def row(product: Product) -> dict[str, Any]:
     """Return the facts of a product for :func:`of`."""
     facts = {"class": product.name, "dtype": product.dtype, "orders": product.orders}
-    if product.scales:
-        facts["scales"] = product.scales
-    return {**facts, **product.sizes._asdict()}
+    options = {name: value for name in _OPTIONS if (value := getattr(product, name))}
+    return {**facts, **options, **product.sizes._asdict()}
 
 
 def words(row: dict[str, Any]) -> str:
-    scales = f" scaled by {row['scales']}" * ("scales" in row)
-    return f"{row['dtype']}{scales} {row['orders']} {row['batch']} x {row['m']} x {row['n']} x {row['k']}"
+    options = "".join(f" {name} {row[name]}" for name in _OPTIONS if name in row)
+    return f"{row['dtype']}{options} {row['orders']} {row['batch']} x {row['m']} x {row['n']} x {row['k']}"
 
 
 def read(file: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Fit the corrections of gemmhub's CUDA backends to the times of measure.py on one card.
 
-    python -m benchmarks.fit.train DIR... [--write] [--epochs 120] [--kinds PLUGIN/KIND...] [--folds 5]
+    python -m benchmarks.fit.train DIR... [--write] [--epochs 120] [--kinds | --keep PLUGIN/KIND...] [--folds 5]
 
 It needs torch (on the CPU) and the plugins to fit, no card. All networks are trained together: the loss is mostly the
 error of each candidate relative to the others of its product, of any backend, weighted to those near the fastest; the
@@ -11,6 +11,8 @@ benchmarks/results/CARD/held_out.txt.
 ``--kinds`` trains some networks only, to measurements of their products: the others are those that the plugins have.
 ``--write`` then writes those networks and held_out_KINDS.txt. ``--folds`` is for few products: the tables are of all of
 them, each judged by networks that were fitted to the other folds, and the networks that are written are fitted to all.
+
+``--keep`` trains all networks but some, which stay as the plugins have them, and so do those with too few products.
 """
 
 from __future__ import annotations
@@ -45,24 +47,21 @@ _COMMON = 0.1
 """Weight of the error that all candidates of a product share."""
 _SHARE = 3.0
 """Mean weight of all candidates of a product together."""
-_RARE = 1e-3
-"""Fraction of a feature's values that may be outside the network's range, on either side."""
 _FEWEST = 60
 """Least number of products of a kind for a network."""
 
 
 class Ranges:
-    """The ranges that Net clips features to, and their scaling."""
+    """The ranges of features that Net covers, and their scaling."""
 
     def __init__(self, rows: Array) -> None:
-        self.least, self.most = (np.quantile(rows, q, axis=0).astype(np.float32) for q in (_RARE, 1 - _RARE))
-        inside = np.clip(rows, self.least, self.most)
-        spread = inside.std(axis=0)
-        self.mean = inside.mean(axis=0).astype(np.float32)
+        self.least, self.most = (end(rows, axis=0).astype(np.float32) for end in (np.min, np.max))
+        spread = rows.std(axis=0)
+        self.mean = rows.mean(axis=0).astype(np.float32)
         self.scale = np.where(spread > 1e-6, 1 / np.maximum(spread, 1e-6), 0).astype(np.float32)
 
     def scaled(self, rows: Array) -> torch.Tensor:
-        return torch.from_numpy((np.clip(rows, self.least, self.most) - self.mean) * self.scale).float()
+        return torch.from_numpy((rows - self.mean) * self.scale).float()
 
 
 class Module(torch.nn.Module):
@@ -245,9 +244,9 @@ def _added(before: Origin, made: Origin, kinds: Iterable[str]) -> Origin:
     """Return the origin of a folder that networks of ``kinds`` are added to."""
     if not before.serves(made.card, made.sms, made.bandwidth, made.library):
         raise SystemExit(f"the other networks are of another card or library: {before}")
-    new = {kind: f"{kind}: {made.command}, CUDA {made.driver}" for kind in kinds}
-    kept = [x for x in before.command.split("; ") if x.partition(":")[0] not in new]
-    return replace(before, command="; ".join([*kept, *new.values()]))
+    new = list(kinds)
+    kept = [x for x in before.command.split("; ") if not set(x.partition(":")[0].split(", ")) <= set(new)]
+    return replace(before, command="; ".join([*kept, f"{', '.join(new)}: {made.command}, CUDA {made.driver}"]))
 
 
 def main() -> int:
@@ -255,12 +254,16 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--epochs", type=int, default=120)
     parser.add_argument("--write", action="store_true", help="the networks and the report of held-out products")
-    parser.add_argument("--kinds", nargs="+", metavar="PLUGIN/KIND", help="train these networks only")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--kinds", nargs="+", metavar="PLUGIN/KIND", help="train these networks only")
+    some.add_argument("--keep", nargs="+", metavar="PLUGIN/KIND", help="train all networks but these")
     parser.add_argument("--folds", type=int, default=0, metavar="N", help="cross-validate, and fit to all products")
     options = parser.parse_args()
+    torch.set_num_threads(1)  # the networks are small: several threads wait for each other
     facts, modules = card_of(options.folders), plugins()
-    chosen = {(plugin, kind) for plugin, _, kind in (x.partition("/") for x in options.kinds or ())}
-    unknown = chosen - {(name, kind) for name, module in modules.items() for kind in module.KINDS}
+    every_kind = {(name, kind) for name, module in modules.items() for kind in module.KINDS}
+    given = {(plugin, kind) for plugin, _, kind in (x.partition("/") for x in options.kinds or options.keep or ())}
+    chosen, unknown = every_kind - given if options.keep else given, given - every_kind
     if unknown or options.folds == 1:
         parser.error(f"there is no kind {'/'.join(min(unknown))}" if unknown else "at least 2 folds are needed")
     folders = {name: module.DATA for name, module in modules.items()}
@@ -282,7 +285,7 @@ def main() -> int:
     print("\n".join(["\nproducts that were held out:", *held, "\nproducts that were learned from:", *learned]))
     if options.write:
         write(nets, facts, folders, add=bool(chosen))
-        kinds = sorted(kind for _, kind in chosen)
+        kinds = sorted(kind for _, kind in chosen) if options.kinds else []
         write_report(held, len(data.rows), facts, FOLDER, kinds, options.folds)
     return 0
 

@@ -12,7 +12,7 @@ import numpy as np
 from gemmhub.capability import Device
 from gemmhub.dtypes import as_dtype
 from gemmhub.layout import MatrixLayout
-from gemmhub.operands import Operands, Scale, blocks
+from gemmhub.operands import Bias, Operands, Scale, blocks
 from gemmhub.problem import GemmProblem, Operand
 
 DEVICE = Device("cuda", 0)
@@ -21,7 +21,12 @@ CUDA_L2 = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 """Sizes of CUDA-L2's public table."""
 LARGE = 1e10
 """Least number of operations of a large product."""
+LAYERS = (1024, 2048, 4096, 5120, 7168, 8192, 11008, 14336, 28672)
+"""Widths of layers of language models."""
+_MOST_WEIGHTS = 3e8
+"""Upper limit of the elements of a layer's matrix."""
 _RESULTS = {"int8": "int32", FP8: "bfloat16", "tf32": "float32"}
+_ACCUMULATORS = {"int8": "int32", "complex64": "complex64", "float64": "float64"}
 
 
 class Sizes(NamedTuple):
@@ -42,11 +47,18 @@ class Product(NamedTuple):
     scales: str = ""
     """Granularity of the scales: "tensor" for one factor an operand, "row" for one for each row of a and column of b,
     "block" for blocks of 1 x 128 of a by 128 x 128 of b; "" for no scales."""
+    out: str = ""
+    """The dtype of the result where it is not the usual one."""
 
     @property
     def result(self) -> str:
         """The dtype of the result."""
-        return "bfloat16" if self.scales else _RESULTS.get(self.dtype, self.dtype)
+        return self.out or ("bfloat16" if self.scales else _RESULTS.get(self.dtype, self.dtype))
+
+    @property
+    def activation(self) -> str | None:
+        """The activation of the epilogue; None where it has none."""
+        return self.epilogue.partition("+")[2] or None
 
     @property
     def flops(self) -> float:
@@ -98,6 +110,43 @@ def long_k(rng: np.random.Generator) -> Sizes:
     return Sizes(1, power(rng, 6, 9, 8), power(rng, 6, 9, 8), power(rng, 14, 18, 8))
 
 
+def one_side(rng: np.random.Generator) -> Sizes:
+    """Draw sizes of which one, whichever, is about 150 to 1000, and the others larger."""
+    sides = power(rng, 7.2, 10, 8), power(rng, 10, 14, 8), power(rng, 10, 14, 8)
+    return Sizes(1, *(int(size) for size in rng.permutation(sides)))
+
+
+def layer_rows(rng: np.random.Generator) -> Sizes:
+    """Draw some rows, up to 1024 and of any number, of a layer of a language model."""
+    while True:
+        n, k = (int(size) for size in rng.choice(LAYERS, 2))
+        if n * k <= _MOST_WEIGHTS:
+            return Sizes(1, power(rng, 5, 10), n, k)
+
+
+def small_k(rng: np.random.Generator) -> Sizes:
+    return Sizes(1, power(rng, 8, 13.5, 8), power(rng, 8, 13.5, 8), power(rng, 3, 7.6, 8))
+
+
+def few_columns(rng: np.random.Generator) -> Sizes:
+    """Draw the sizes of a matrix with long rows by few columns."""
+    while True:
+        m, n, k = power(rng, 7, 15, 8), int(rng.choice((1, 2, 4, 8, 16, 24, 32, 64, 96))), power(rng, 12, 17, 8)
+        if m * k <= _MOST_WEIGHTS:
+            return Sizes(1, m, n, k)
+
+
+def huge_k(rng: np.random.Generator) -> Sizes:
+    """Draw sizes of a tiny result with a K of 10^5 to 4 * 10^6."""
+    m, n = (int(side) for side in rng.choice((1, 8, 16, 24, 32, 48, 64), 2))
+    return Sizes(1, m, n, power(rng, 17, 22, 8))
+
+
+def short_k_bytes(rng: np.random.Generator) -> Sizes:
+    """Draw sizes of 8-bit products with K below 1024."""
+    return Sizes(1, power(rng, 8, 13.5, 16), power(rng, 8, 13.5, 16), power(rng, 5, 10, 16))
+
+
 def batches(rng: np.random.Generator) -> Sizes:
     while True:
         sizes = Sizes(power(rng, 1, 12), *(power(rng, 6, 10, 8) for _ in range(3)))
@@ -128,12 +177,20 @@ def classes() -> Iterator[tuple[str, str, tuple[str, ...], Draw, str]]:
         yield f"{dtype} long k", dtype, both, long_k, ""
         yield f"{dtype} batches", dtype, both, batches, ""
         yield f"{dtype} tiny batches", dtype, ("nn",), tiny_batches, ""
+        yield f"{dtype} one side", dtype, both, one_side, ""
+        yield f"{dtype} rows of layers", dtype, ("nt", "nn"), layer_rows, ""
+        yield f"{dtype} small k", dtype, both, small_k, ""
+        yield f"{dtype} few columns", dtype, both, few_columns, ""
+        yield f"{dtype} huge k", dtype, both, huge_k, ""
+    yield "float16 small k", "float16", both, small_k, ""
     for dtype in ("float64", "complex64"):
         yield dtype, dtype, both, between(1e7, 2e11, 8), ""
     yield "int8", "int8", ("nt",), between(1e8, 2e12, 16), ""
+    yield "int8 small k", "int8", ("nt",), short_k_bytes, ""
     yield "fp8", FP8, ("nt",), between(1e8, 2e12, 16), ""
     for epilogue in ("bias", "bias+relu", "bias+gelu_tanh", "beta c"):
         yield f"bfloat16 {epilogue}", "bfloat16", both, between(1e8, 1e12, 8), epilogue
+        yield f"bfloat16 rows of layers, {epilogue}", "bfloat16", ("nt", "nn"), layer_rows, epilogue
 
 
 def cuda_l2() -> Iterator[Sizes]:
@@ -151,12 +208,19 @@ def problem(drawn: Product) -> GemmProblem:
         Operand(dtype, MatrixLayout.contiguous(*shape, batch, "col" if letter == "t" else "row"), 256)
         for shape, letter in zip(((m, k), (k, n)), drawn.orders)
     )
-    compute = "int32" if drawn.dtype == "int8" and not drawn.scales else "float32"
+    compute = "float32" if drawn.scales else _ACCUMULATORS.get(drawn.dtype, "float32")
     out = Operand(as_dtype(drawn.result), MatrixLayout.contiguous(m, n, batch), 256)
     return GemmProblem(
-        m, n, k, a, b, out, as_dtype(compute), batch,
-        operands=Operands(_scales(drawn)), precision="tf32" if drawn.dtype == "tf32" else "ieee", device=DEVICE,
+        m, n, k, a, b, out, as_dtype(compute), batch, operands=Operands({**_scales(drawn), **_added(drawn, out)}),
+        activation=drawn.activation, precision="tf32" if drawn.dtype == "tf32" else "ieee", device=DEVICE,
     )  # fmt: skip
+
+
+def _added(drawn: Product, out: Operand) -> dict[str, Bias | Operand]:
+    """Return what the epilogue adds: a bias of the columns, or c."""
+    if drawn.epilogue == "beta c":
+        return {"c": out}
+    return {"bias": Bias(out.dtype, "n")} if drawn.epilogue else {}
 
 
 def _scales(drawn: Product) -> dict[str, Scale]:

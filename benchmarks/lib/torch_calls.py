@@ -70,8 +70,7 @@ def extras(product: Product) -> dict[str, Any]:
         return {}
     if product.epilogue == "beta c":
         return {"c": torch.randn(m, n, device="cuda", dtype=call_key(product.dtype)), "beta": 0.5}
-    activation = product.epilogue.partition("+")[2] or None
-    return {"bias": torch.randn(n, device="cuda", dtype=call_key(product.dtype)), "activation": activation}
+    return {"bias": torch.randn(n, device="cuda", dtype=call_key(product.result)), "activation": product.activation}
 
 
 def scales(m: int, n: int, k: int, granularity: str) -> tuple[Any, Any]:
@@ -89,8 +88,9 @@ def scales(m: int, n: int, k: int, granularity: str) -> tuple[Any, Any]:
 
 
 def scaled(a: Any, b: Any, more: dict[str, Any], rows: Any) -> tuple[Any, Any]:
-    """Return rows of a, and b, in float64 and times the scales that ``more`` has."""
-    left, other = a[rows].double(), b.double()
+    """Return rows of a, and b, in float64 (complex128) and times the scales that ``more`` has."""
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    left, other = a[rows].to(wide), b.to(wide)
     if "scale_a" not in more:
         return left, other
     of_a, of_b = more["scale_a"].double(), more["scale_b"].double()
@@ -103,8 +103,11 @@ def scaled(a: Any, b: Any, more: dict[str, Any], rows: Any) -> tuple[Any, Any]:
 
 def torch_calls(product: Product, more: dict[str, Any]) -> dict[str, Callable[[Any, Any, Any], object]]:
     """Return the calls of torch that compute a product."""
+    if product.out:
+        return {}  # torch.mm(out_dtype=) has no out=
     if product.dtype == "int8":
-        return {} if product.scales else {"_int_mm": lambda a, b, out: torch._int_mm(a, b, out=out)}
+        single = not product.scales and product.sizes.batch == 1
+        return {"_int_mm": lambda a, b, out: torch._int_mm(a, b, out=out)} if single else {}
     if product.dtype == FP8:
         one = torch.ones((), device="cuda")
         factors = more.get("scale_a", one), more.get("scale_b", one)
@@ -123,6 +126,18 @@ def torch_calls(product: Product, more: dict[str, Any]) -> dict[str, Callable[[A
     return {"matmul": lambda a, b, out: torch.matmul(a, b, out=out)}
 
 
+def reference(a: Any, b: Any, more: dict[str, Any], rows: Any) -> Any:
+    """Return these rows of the result of a matrix product with the operands of ``more``, in float64 or complex128."""
+    exact = torch.matmul(*scaled(a, b, more, rows))
+    if "c" in more:
+        exact = exact + 0.5 * more["c"][rows].double()
+    if "bias" in more:
+        exact = exact + more["bias"].double()
+    if more.get("activation") is not None:
+        exact = torch.from_numpy(EPILOGUES[more["activation"]](exact.cpu().numpy())).to(exact.device)
+    return exact
+
+
 def right(product: Product, rig: Setup, call: Callable[[Any, Any, Any], object], more: dict[str, Any]) -> bool:
     """Compare some rows of the result with float64's."""
     a, b, out = rig.sets[0]
@@ -131,17 +146,10 @@ def right(product: Product, rig: Setup, call: Callable[[Any, Any, Any], object],
     if product.sizes.batch > 1:
         a, b, out = a[-1], b[-1], out[-1]
     rows = torch.linspace(0, product.sizes.m - 1, min(_ROWS, product.sizes.m), device="cuda").long()
-    wide = torch.complex128 if out.is_complex() else torch.float64
-    exact = a[rows].to(wide) @ b.to(wide) if out.is_complex() else torch.matmul(*scaled(a, b, more, rows))
-    if "c" in more:
-        exact = exact + 0.5 * more["c"][rows].double()
-    if "bias" in more:
-        exact = exact + more["bias"].double()
-    if more.get("activation") is not None:
-        exact = torch.from_numpy(EPILOGUES[more["activation"]](exact.cpu().numpy())).cuda()
+    exact = reference(a, b, more, rows)
     tolerance = {"float64": 1e-11, "float32": 1e-4, "complex64": 1e-4, "int8": 0.0}.get(product.dtype, 0.05)
     scale = exact.abs().square().mean().sqrt()
-    return bool(((out[rows].to(wide) - exact).abs() <= tolerance * (scale + 0.4 * exact.abs())).all())
+    return bool(((out[rows].to(exact.dtype) - exact).abs() <= tolerance * (scale + 0.4 * exact.abs())).all())
 
 
 def planned(product: Product, rig: Setup, more: dict[str, Any], **settings: Any) -> Any:

@@ -41,10 +41,8 @@ def cuda_l2() -> list[str]:
 
 def held_out() -> list[str]:
     """Return what the corrections are worth on products that were held out of the fit, on both cards."""
-    found: dict[str, list[str]] = {kind: [] for kind in _KINDS}
-    for card in _CARDS:
-        for kind, cells in _choices(card, "held_out.txt"):
-            found[kind] += cells
+    by_card = [dict(_choices(card, "held_out.txt")) for card in _CARDS]
+    found = {kind: [cell for some in by_card for cell in some.get(kind, ["-"] * 4)] for kind in _KINDS}
     heads = ["model alone", "corrected", "fastest timed"]
     head = ["products", *(word for card in _CARDS for word in (f"{card.upper()}: number", *heads))]
     return tables.rows(head, ((_KINDS[kind], *cells) for kind, cells in found.items()))

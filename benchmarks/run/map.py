@@ -7,8 +7,11 @@ Each class draws sizes from ``--seed``: large and small, aligned and odd, row-ma
 batches, few rows, tall and narrow, long k, every dtype, and epilogues. "hub" is a plan that names no backend and uses
 no records; with ``--raced`` "raced" is a plan under the setting ``tune = "first"``. torch's best call is the fastest of
 those that lib/torch_calls.py lists. All are timed in one run by CUDA graphs (benchmarks/lib/cuda_graphs.py), and
-the results are compared with float64. The table has, for each class, the geometric mean and the worst of torch's time
-over gemmhub's.
+the results are compared with float64. The table has, for each class, the geometric mean of torch's time over gemmhub's,
+how many products are below some limits, and the worst one.
+
+Several cards of a host run one process each, with CUDA_VISIBLE_DEVICES, another seed and another file;
+``python -m benchmarks.pages.map FILE ...`` prints the table of all of them together.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import torch
 
 from benchmarks.lib.drawn import Product, classes
 from benchmarks.lib.torch_calls import Setup, chosen, extras, planned, report, right, torch_calls, without_records
+from benchmarks.pages.map import summary
 
 
 def measure(product: Product, options: argparse.Namespace) -> dict[str, Any]:
@@ -87,7 +91,9 @@ def main() -> int:
                 rows.append(measure(product, options))
                 torch.cuda.empty_cache()
     rows.sort(key=lambda row: [x[0] for x in asked].index(row["class"]))
-    return report(rows, options)
+    status = report(rows, options)
+    print("\n".join(["", *summary(rows)]))
+    return status
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 A plugin ships a folder for each card that was measured, with ``card.json`` (a :class:`Origin`) and one network for each
 class of products. A correction serves only on the card and with the library that it was fitted to: elsewhere the model
-alone serves, with :data:`UNMEASURED` as a margin. ``benchmarks/fit`` measures and trains.
+alone serves, with :data:`UNMEASURED` as a margin, and so it does for candidates unlike those that were measured
+(:func:`factors`). ``benchmarks/fit`` measures and trains.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Described(NamedTuple):
     """Seconds of each candidate by the analytic model."""
     rows: list[list[float]]
     """Features of each candidate."""
+    handled: tuple[int, ...] = ()
+    """Features that the plugin accounts for itself, as of :meth:`gemmhub.kit.net.Net.covers`."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,36 @@ class Correction:
     """Network that predicts log(measured seconds / modelled seconds) from a row of features."""
     origin: Origin
 
-    def factors(self, rows: Sequence[Sequence[float]] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The factors on the modelled seconds, one for each row of features."""
+    def factors(
+        self, rows: Sequence[Sequence[float]] | np.ndarray[Any, Any], handled: Sequence[int] = ()
+    ) -> np.ndarray[Any, Any]:
+        """The factors on the modelled seconds of the candidates of one product, one for each row of features."""
         if not len(rows):
             return np.empty(0)
-        factors: np.ndarray[Any, Any] = np.exp(np.clip(self.net.predict(np.asarray(rows)), -LIMIT, LIMIT))
-        return factors
+        return factors(self.net, rows, [0] * len(rows), handled)
+
+
+def factors(
+    net: Net, rows: Sequence[Sequence[float]] | np.ndarray[Any, Any], products: Sequence[int],
+    handled: Sequence[int] = (), alone: float = UNMEASURED,
+) -> np.ndarray[Any, Any]:  # fmt: skip
+    """The factors on the modelled seconds of candidates, one for each row of features.
+
+    The network corrects those that :meth:`Net.covers`: outside of the ranges that it was fitted to, its output is a
+    guess. There the model alone serves, with ``alone`` as a margin. Where the network covers other candidates of the
+    same product and their median factor is above the margin, the median is the margin: a candidate must not win
+    because it is unlike those that were measured.
+
+    ``products``: the number of each candidate's product. ``handled``: as of :meth:`Net.covers`.
+    """
+    single, numbers = np.asarray(rows), np.asarray(products)
+    found: np.ndarray[Any, Any] = np.exp(np.clip(net.predict(single), -LIMIT, LIMIT))
+    covered = net.covers(single, handled)
+    for product in np.unique(numbers[~covered]).tolist():
+        own = numbers == product
+        others = found[own & covered]
+        found[own & ~covered] = max(alone, float(np.median(others))) if len(others) else alone
+    return found
 
 
 @cache

@@ -5,7 +5,7 @@ benchmarks/fit/train.py trains them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ class Net:
     """A residual network: layers of one width, each but the first added to its input, and a linear output layer.
 
     A network's output is arbitrary for inputs unlike its training data. So features are clipped to the range of the
-    training data, and those that were constant there are ignored.
+    training data, those that were constant there are ignored, and :meth:`covers` reports the rows that had to be.
     """
 
     min: Array
@@ -41,6 +41,19 @@ class Net:
         count = sum(name.startswith("weights") for name in single)
         layers = tuple((single[f"weights{i}"], single[f"biases{i}"]) for i in range(count))
         return cls(single["least"], single["most"], single["mean"], single["scale"], layers)
+
+    def covers(self, rows: Array | Sequence[Sequence[float]], handled: Sequence[int] = ()) -> Array:
+        """Whether every feature of each row is within the range of the training data.
+
+        ``handled``: features that may have any value where the training data had one, because the caller accounts for
+        them.
+        """
+        single: Array = np.asarray(rows, np.float32)
+        inside = (self.min <= single) & (single <= self.max)
+        constant = [i for i in handled if self.min[i] == self.max[i]]
+        inside[:, constant] = True
+        covered: Array = np.asarray(inside.all(axis=1))
+        return covered
 
     def predict(self, rows: Array) -> Array:
         """The output for each row of features."""

@@ -54,10 +54,32 @@ def test_classes_are_what_they_are_called():
     large = sum(product.flops >= sample.drawn.LARGE for product in drawn["half"])
     assert 80 < large < 120
     assert min(min(product.sizes[1:3]) for product in drawn["few"]) == 1
-    assert {product.dtype for product in drawn["batches"]} == {"bfloat16", "float16", "float32", "tf32"}
+    assert {product.dtype for product in drawn["batches"]} == {"bfloat16", "float16", "float32", "tf32", "int8"}
+    assert {product.dtype for product in drawn["complex"]} == {"complex64"}
+    assert {product.result for product in drawn["half"]} == {"bfloat16", "float16", "float32"}
     assert {product.scales for product in drawn["float8"]} == {"tensor", "row", "block"}
     assert {(product.scales, product.result) for product in drawn["int8"]} == {("", "int32"), ("row", "bfloat16")}
     assert sum(sample.SHARES.values()) == pytest.approx(1)
+
+
+def test_narrow_products():
+    """About 300 rows with epilogues, a side of 150 to 1000, few columns, small K, and a tiny result with a huge K."""
+    drawn = [sample.draw(3, "narrow", number) for number in range(300)]
+    assert {product.dtype for product in drawn} == {"bfloat16", "float16", "float32", "tf32"}
+    assert {product.epilogue for product in drawn} == {"", "bias", "bias+relu", "bias+gelu_tanh"}
+    for product in drawn:
+        problem = sample.problem(product)
+        assert (problem.activation, problem.bias is not None) == (product.activation, bool(product.epilogue))
+    fused = [product.sizes for product in drawn if product.epilogue]
+    assert any(200 < sizes.m < 400 for sizes in fused)
+    sizes = [product.sizes for product in drawn]
+    sides = {min(x.m, x.n, x.k) for x in sizes[::5]}
+    assert all(144 <= side <= 1024 for side in sides)
+    assert all(x.k < 200 for x in sizes[2::5])
+    assert sum(x.k < 64 for x in sizes[2::5]) > 10
+    assert all(x.n <= 96 and x.k >= 2**12 for x in sizes[3::5])
+    assert all(max(x.m, x.n) <= 64 for x in sizes[4::5])
+    assert max(x.k for x in sizes[4::5]) > 2e6
 
 
 def test_one_command_measures_and_trains(monkeypatch):
@@ -100,7 +122,7 @@ class Plugin:
         known = [name for name in names if name != "forgotten"]
         work = problem.flops / 5e14 + 3e-6
         rows = [[math.log(problem.m), math.log(problem.n), math.log(problem.k), float(name)] for name in known]
-        found = SimpleNamespace(kind=kind, names=known, modelled=[work] * len(known), rows=rows)
+        found = SimpleNamespace(kind=kind, names=known, modelled=[work] * len(known), rows=rows, handled=())
         return [found] if self.several else found
 
 
@@ -251,6 +273,10 @@ def test_some_networks_are_replaced(train, tmp_path, monkeypatch):
     assert json.loads(after[folder / "card.json"]) == expected
     once_more = ran("--kinds", "two/half", facts=again)
     assert json.loads(once_more[folder / "card.json"]) == expected
+    kept = ran("--keep", "one/half", "two/tf32", facts={**FACTS, "command": "third"})
+    changed = {name for name in kept if kept[name] != once_more[name]}
+    assert changed == {folder / "card.json", Path("card/held_out.txt")}  # trained to the same products again
+    assert json.loads(kept[folder / "card.json"])["command"] == f"{FACTS['command']}; half: third, CUDA 13.0"
     with pytest.raises(SystemExit):
         ran("--kinds", "two/quarter")
     with pytest.raises(SystemExit, match="another card"):
@@ -277,5 +303,9 @@ def test_cards_are_not_mixed(train, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "card.json").write_text(json.dumps(facts))
     assert train.card_of([tmp_path / "one"]) == FACTS
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "card.json").write_text(json.dumps({**FACTS, "command": "measure --seed 3"}))
+    commands = [train.card_of([tmp_path / x for x in ("one", *more)])["command"] for more in (("one",), ("three",))]
+    assert commands == [FACTS["command"], f"{FACTS['command']}, measure --seed 3"]
     with pytest.raises(SystemExit, match="bandwidth"):
         train.card_of([tmp_path / "one", tmp_path / "two"])

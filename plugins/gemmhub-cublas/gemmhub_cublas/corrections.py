@@ -16,9 +16,9 @@ from gemmhub_cublas import lower, model
 from gemmhub_cublas.lower import Lowered
 from gemmhub_cublas.model import Card
 
-KINDS = ("half", "tf32", "single", "byte", "byte_rows", "byte_blocks")
-"""Kinds of products, each with a correction of its own: 16-bit floats, tf32, float32, int8 and fp8, and fp8 with scales
-of rows and with scales of blocks. float64 and complex products have none.
+KINDS = ("half", "tf32", "single", "complex", "byte", "byte_rows", "byte_blocks")
+"""Kinds of products, each with a correction of its own: 16-bit floats, tf32, float32, complex64, int8 and fp8, and fp8
+with scales of rows and with scales of blocks. float64 and complex128 have none.
 """
 FIRST = "first"
 """Name of the one candidate: the first algorithm that the library proposes."""
@@ -27,6 +27,11 @@ DATA = Path(__file__).parent / "data"
 _TILES = ((256, 128), (128, 256), (128, 128), (64, 64))
 _MAX_ALIGNMENT = 128
 """Bytes of a cache line: a larger alignment gains nothing."""
+HANDLED = (3, 4, 5, 9, 10, 11)
+"""Features that may differ from the one value that a network was fitted to: the batch and the orders, which
+:func:`gemmhub_cublas.model.byte_order` accounts for where networks do not have them, and the element size of the
+result, the epilogue and c, whose bytes the model counts.
+"""
 
 
 def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Described | None:
@@ -44,12 +49,14 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Describe
     first = [name for name in names if name == FIRST]
     modelled = model.seconds(problem, lowered, card)
     return Described(
-        network, first, [modelled for _ in first], [_features(problem, lowered, card, modelled) for _ in first]
+        network, first, [modelled for _ in first], [_features(problem, lowered, card, modelled) for _ in first], HANDLED
     )
 
 
 def network_of(problem: GemmProblem) -> str | None:
-    """Return one of :data:`KINDS`; None for float64 and complex products."""
+    """Return one of :data:`KINDS`; None for float64 and complex128."""
+    if problem.compute_dtype.name == "complex64":
+        return "complex"
     if problem.compute_dtype.name not in ("float32", "int32"):
         return None
     scales = [x for name in ("scale_a", "scale_b") if (x := problem.operands.get(name)) is not None]
@@ -70,9 +77,10 @@ def seconds(problem: GemmProblem, lowered: Lowered, card: Card, library: str) ->
         return None
     modelled, correction = model.seconds(problem, lowered, card), find(problem, card, library)
     factor = model.byte_order(problem, lowered)
-    if correction is None or problem.k == 0:
+    row = [_features(problem, lowered, card, modelled)] if correction is not None and problem.k else []
+    if correction is None or not row or not correction.net.covers(row, HANDLED)[0]:
         return factor * model.scales(lowered) * modelled
-    return factor * modelled * float(correction.factors([_features(problem, lowered, card, modelled)])[0])
+    return factor * modelled * float(correction.factors(row, HANDLED)[0])
 
 
 def _features(problem: GemmProblem, lowered: Lowered, card: Card, modelled: float) -> list[float]:

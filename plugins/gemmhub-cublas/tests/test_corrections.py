@@ -13,7 +13,7 @@ from gemmhub_cublas import corrections, lower, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmhub.kit.corrections import NOTE, Origin
+from gemmhub.kit.corrections import NOTE, Origin, find
 from gemmhub.kit.net import Net
 from gemmhub.layout import MatrixLayout
 from gemmhub.testing.nets import check_net, shipped
@@ -157,7 +157,7 @@ def test_names(card):
 
 
 @pytest.mark.parametrize("changes", [
-    {"dtype": "float64"}, {"dtype": "complex64"}, {"m": 0}, {"k": 0}, {"dtype": "uint8"},
+    {"dtype": "float64"}, {"dtype": "complex128"}, {"m": 0}, {"k": 0}, {"dtype": "uint8"},
 ])  # fmt: skip
 def test_what_is_not_described(card, changes):
     given = problem(**{"m": 512, "n": 256, "k": 128, "dtype": "bfloat16", **changes})
@@ -169,7 +169,8 @@ def test_what_is_not_described(card, changes):
 
 PRODUCTS = (
     problem(512, 512, 512, "bfloat16"), problem(511, 513, 515, "float16", a="col"), problem(64, 64, 64, batch=(50,)),
-    problem(512, 512, 512, precision="tf32"), problem(64, 64, 64, "float8_e4m3fn", out="bfloat16", b="col"),
+    problem(512, 512, 512, precision="tf32"), problem(512, 512, 512, "complex64"),
+    problem(64, 64, 64, "float8_e4m3fn", out="bfloat16", b="col"),
 )  # fmt: skip
 
 
@@ -196,10 +197,35 @@ def test_other_cards_and_versions_have_none(backend, card, data, changes):
     assert backend.offer(asked).remark(backend.offer(asked).first.name).endswith(NOTE)
 
 
-@pytest.mark.parametrize("changes", [{"dtype": "float64"}, {"dtype": "complex64"}, {"k": 0}])
+@pytest.mark.parametrize("changes", [{"dtype": "float64"}, {"dtype": "complex128"}, {"k": 0}])
 def test_what_has_no_kind_is_not_corrected(backend, card, data, changes):
     asked = problem(**{"m": 512, "n": 256, "k": 128, **changes})
     assert backend.offer(asked).first.seconds == modelled(asked, card)
+
+
+@pytest.mark.parametrize("feature", ["k", "modelled", "a"])
+def test_beyond_what_was_measured_the_model_alone_serves(backend, card, data, feature):
+    asked = problem(512, 512, 512, "bfloat16")
+    value = named(asked, card)[feature]
+    with np.load(data / "half.npz") as arrays:
+        held = dict(arrays)
+    for most, factor in ((value + 1e-3, FACTOR), (value - 1e-3, 1.0)):
+        at_most = np.where(np.array(NAMES) == feature, most, held["most"])
+        np.savez(data / "half.npz", **{**held, "most": at_most})
+        find.cache_clear()
+        assert backend.offer(asked).first.seconds == pytest.approx(factor * modelled(asked, card))
+
+
+def test_one_value_of_a_feature_that_the_model_accounts_for(backend, card, data):
+    """A network that has seen no epilogue serves products with one; one that has seen one k does not serve another."""
+    asked = problem(64, 64, 64, "float16", out="float32", bias=bias())
+    with np.load(data / "half.npz") as arrays:
+        held = dict(arrays)
+    for feature, factor in (("epilogue", FACTOR), ("k", 1.0)):
+        fixed = {end: np.where(np.array(NAMES) == feature, 0.0, held[end]) for end in ("least", "most")}
+        np.savez(data / "half.npz", **{**held, **fixed})
+        find.cache_clear()
+        assert backend.offer(asked).first.seconds == pytest.approx(factor * modelled(asked, card))
 
 
 def test_several_launches(backend, card, data):

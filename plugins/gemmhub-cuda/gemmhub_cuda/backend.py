@@ -12,13 +12,13 @@ from gemmhub_nvidia.nvrtc import Compiler
 
 from gemmhub.backend import BASIC, WORKSPACE, Candidate, Kernel, Offer, Quantization
 from gemmhub.capability import Device, Ready, Refusal
-from gemmhub.kit.corrections import NOTE, UNMEASURED
+from gemmhub.kit.corrections import NOTE
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
 from gemmhub.problem import GemmProblem
 from gemmhub_cuda import probe
 from gemmhub_cuda.candidate import BATCH_ORDERS, Choice, named
 from gemmhub_cuda.compiled import uniform
-from gemmhub_cuda.cost import corrections, model, wave_model
+from gemmhub_cuda.cost import corrections, wave_model
 from gemmhub_cuda.launch import Launch
 from gemmhub_cuda.lower import check_types, lowered
 from gemmhub_cuda.quantize import Quantizer
@@ -87,9 +87,8 @@ class CudaBackend(MachineBackend[probe.Machine]):
         lowering = lowered(problem, card.capability)
         if isinstance(lowering, Refusal):
             return lowering
-        correction = corrections.find(lowering, card)
         order = _pinned_order(problem)
-        every = corrections.ranked(lowering, card, WORKSPACE, correction, order)
+        every = corrections.ranked(lowering, card, WORKSPACE, order)
         if not every and order is not None:
             return Refusal(f"no kernel adds in the order {order!r} in {WORKSPACE} bytes of workspace", _ASK_FOR_BATCH)
         if not every:
@@ -97,19 +96,18 @@ class CudaBackend(MachineBackend[probe.Machine]):
         every, of_first = self._ready_first(problem.device.index, every, problem.reproducible == "run")
         timed = every[:_PROPOSED]
         if all(choice.workspace_bytes for _, choice in timed):
-            unsplit = corrections.ranked(lowering, card, 0, correction, order)
+            unsplit = corrections.ranked(lowering, card, 0, order)
             timed[_PROPOSED - 1 :] = unsplit[:1] or timed[_PROPOSED - 1 :]
-        measured = model.measured(timed[0][1], card) or correction is not None
-        factor = MARGIN * (1.0 if measured else UNMEASURED)
         choices = {choice.name: choice for _, choice in timed}
 
         first, loads = timed[0][1].name, self.machine.images.loads
 
         def remark(candidate: str) -> str:
-            text = _words(choices[candidate]) + ("" if measured else f", {NOTE}")
+            text = _words(choices[candidate])
+            text += "" if corrections.measured(choices[candidate], card) else f", {NOTE}"
             return "; ".join(filter(None, (text, *((of_first, loads.remark) if candidate == first else ()))))
 
-        return Offer([Candidate(x.name, seconds * factor, order=x.order) for seconds, x in timed], remark)
+        return Offer([Candidate(x.name, seconds * MARGIN, order=x.order) for seconds, x in timed], remark)
 
     def prepare(self, problem: GemmProblem, candidate: str, workspace_limit: int) -> Kernel | Refusal:
         """Return ``candidate`` ready to run.

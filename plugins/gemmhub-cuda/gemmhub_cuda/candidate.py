@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from gemmhub_nvidia.scratch import COUNTERS, MAX_COUNTERS
 
@@ -13,8 +14,8 @@ from gemmhub_cuda.variants import batch, mma, sgemm
 from gemmhub_cuda.variants.card import Card
 from gemmhub_cuda.variants.variant import Shape, Variant
 
-_MAX_SPLITS = 64
-"""Largest number of splits of split-K."""
+_MAX_SPLITS = 128
+"""Largest number of splits of split-K: about the SMs of a large card, so that one tile uses all of them."""
 _NAME = re.compile(r"([^/]+)(?:/([1-9]\d*))?")
 """The name of a choice: shape, splits of split-K."""
 
@@ -72,7 +73,7 @@ class Choice:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that a launch moves at least."""
+        """Bytes that the launches of a batch move at least."""
         lowering = self.lowering
         count = lowering.batch.count
         a, b = (count if stride else 1 for stride in lowering.batch.strides[:2])
@@ -82,6 +83,11 @@ class Choice:
             + results
             + 2 * self.workspace_bytes
         )
+
+    @property
+    def batches(self) -> int:
+        """Batches of a call, each with launches of its own."""
+        return prod(dim.count for dim in self.lowering.outer)
 
     @property
     def launches(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gemmhub_cuda.candidate import Choice
+from gemmhub_cuda.candidate import Choice, named
 from gemmhub_cuda.cost import model
 from gemmhub_cuda.lower import lowered
 from gemmhub_cuda.variants import batch
@@ -73,6 +73,28 @@ def test_misaligned_operands_cost_more():
         form = replace(aligned.lowering.form, a_alignment=alignment)
         other = replace(aligned, lowering=replace(aligned.lowering, form=form))
         assert model.seconds(other, CARD) >= model.seconds(aligned, CARD)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "bandwidth", "us"),
+    [
+        (integers(8000, 976, 736, b="col"), "bytes64x64x128x2w2", 3.352e12, 46.3),
+        (integers(1200, 3376, 448, b="col"), "bytes64x64x64x2w2", 3.352e12, 13.7),
+        (problem(24, 24, 24, "bfloat16", batch=(4355,)), "batch32x32x16x4w4", 3.352e12, 9.7),
+        (problem(24, 24, 24, "bfloat16", batch=(58156,)), "batch32x32x16x4w4", 3.352e12, 86.9),
+        (problem(48, 48, 48, "bfloat16", batch=(3257,)), "batch64x64x16x3w2", 3.352e12, 22.2),
+        (problem(48, 48, 48, "bfloat16", batch=(21546,)), "batch64x64x16x3w2", 4.8e12, 88.2),
+        (problem(32, 32, 32, "bfloat16", batch=(51195,)), "batch32x32x16x4w4", 4.8e12, 81.8),
+        (problem(24, 24, 24, batch=(72615,)), "32x32x16t64", 4.8e12, 207.3),
+        (problem(32, 32, 32, batch=(88795,)), "32x32x16t64", 3.352e12, 364.5),
+    ],
+    ids=str,
+)
+def test_estimates_are_near_measured_times(asked, name, bandwidth, us):
+    """Times of benchmarks/run/map.py on an H100 and an H200, also where a batch takes several launches."""
+    choice = named(lowered(asked, CARD.capability), name)
+    card = replace(CARD, sms=132, clock=1.98e9, bandwidth=bandwidth)
+    assert 1 / 1.4 < model.seconds(choice, card) * 1e6 / us < 1.4
 
 
 def test_a_long_batch_is_one_launch():

@@ -39,6 +39,7 @@ PRODUCTS = [
     # Split-K, the first split longer than the last; splits of one step; and a single split.
     *(Product(SMALL, 72, 136, 330, a, b, splits=splits) for a, b in ORDERS[::3] for splits in (2, 4)),
     Product(SMALL, 72, 136, 330, splits=11),
+    Product(SMALL, 16, 24, 64 * 127 + 8, splits=128),
     Product(SMALL, 72, 136, 330, split_k=True),
     Product(SHAPES[0], 200, 100, 150, splits=2, out="bfloat16"),
     # Batches, also with one matrix for all.

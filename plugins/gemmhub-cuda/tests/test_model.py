@@ -52,6 +52,11 @@ def test_few_tiles_split_k():
     assert choice.splits > 1
 
 
+def test_one_tile_with_a_huge_k_uses_most_sms():
+    _, choice = chosen(16, 16, 4_000_000)[0]
+    assert 66 < choice.splits <= 128
+
+
 def test_no_split_without_workspace():
     lowering = lowered(problem(256, 256, 16384), (9, 0))
     assert all(choice.splits == 1 for _, choice in model.choices(lowering, H200, 0))

@@ -38,6 +38,7 @@ PRODUCTS = [
     Single(SMALL, 72, 132, 165, "k", "n", split_k=True),
     Single(LOW, 5, 132, 165, "m", "k", (4, 16), splits=3, batch=2, beta=0.5, bias="n"),
     Single(SHAPES[3], 140, 132, 45, "k", "n", splits=3),
+    Single(LOW, 16, 16, 16 * 127 + 5, "k", "n", splits=128),
     # Batches, also with one matrix for all.
     *(Single(SMALL, 40, 72, 36, "k", "n", batch=3, shared=shared) for shared in ("", "a", "b")),
     # Results: addresses and rows that are aligned to less than what is stored at once.

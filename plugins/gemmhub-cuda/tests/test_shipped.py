@@ -116,7 +116,7 @@ def test_a_slower_one_of_the_wheel_goes_first(wheel, monkeypatch):
 def _timed(backend, asked):
     card = backend.machine.cards[0]
     lowering = lowered(asked, card.capability)
-    return corrections.ranked(lowering, card, LIMIT, corrections.find(lowering, card))
+    return corrections.ranked(lowering, card, LIMIT)
 
 
 def test_the_list():

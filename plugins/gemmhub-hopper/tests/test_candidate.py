@@ -50,6 +50,6 @@ def test_workspace():
     assert turns.counters == 2 * 4  # a tile is one warpgroup's
     assert turns.k_passes(LIMIT).nbytes == nbytes
     assert "workspace" in runnable(choice, nbytes - 1)
-    assert "at most 32" in runnable(Choice(lowering, choice.shape, 33), 2**40)
+    assert "at most 128" in runnable(Choice(lowering, choice.shape, 129), 2**40)
     lowering, _ = lower.lowerings(problem(256, 512, 1024))
     assert "fewer than the 17 CTAs" in runnable(Choice(lowering, choice.shape, 17), 2**40)

@@ -39,6 +39,20 @@ def test_few_tiles_split_k():
     assert choice.grid(H200) <= 132
 
 
+@pytest.mark.parametrize(("dtype", "m", "n"), [("float32", 16, 16), ("bfloat16", 48, 64)])
+def test_one_tile_with_a_huge_k_uses_most_sms(dtype, m, n):
+    choice = chosen(m, n, 4_000_000, dtype=dtype)[0][1]
+    assert choice.grid(H200) > 66
+
+
+def test_beside_many_splits_there_are_fewer():
+    """Estimates of many are less certain: their reduction is long."""
+    lowerings = lower.lowerings(problem(48, 64, 4_000_000))
+    splits = {x.choice.splits for x in choose.ranked(lowerings, H200, LIMIT) if x.choice.shape.name == "64x64x12"}
+    assert {1, 32} < splits
+    assert max(splits) > 66
+
+
 @pytest.mark.parametrize("m", [1, 16])
 def test_float32_sums_no_longer_chains_than_it_need(m):
     for _, choice in chosen(m, 4096, 65536, dtype="float32"):

@@ -15,7 +15,7 @@ from gemmhub_hopper.variants.config import Shape
 from problems import H200, LIMIT, problem
 
 from gemmhub.kit.corrections import LIMIT as MOST
-from gemmhub.kit.corrections import Correction, Origin, find
+from gemmhub.kit.corrections import UNMEASURED, Correction, Origin, find
 from gemmhub.kit.net import Net
 from gemmhub.testing.nets import shipped
 
@@ -62,7 +62,7 @@ def described(asked, card=H200):
     """All candidates of a problem, by kind."""
     found = lower.lowerings(asked)
     names = [x.choice.name for x in ranked(found, card)]
-    names += [choice.name for _, choice in choose.vectors(found, card)]
+    names += [choice.name for _, choice in choose.vectors(found, card) if not choice.kernel.staged]
     return {x.kind: x for x in corrections.describe(asked, card, names, LIMIT)}
 
 
@@ -74,7 +74,7 @@ def features(choice, seconds=1e-4, card=H200):
 def fitted(tmp_path, monkeypatch):
     """Ships a network: the logarithm of the factor is ``slope`` times a feature, plus ``bias``."""
 
-    def ship(kind, feature=0, slope=0.0, bias=0.0):
+    def ship(kind, feature=0, slope=0.0, bias=0.0, **limits):
         width = WIDTHS[kind]
         folder = tmp_path / "card1"
         folder.mkdir(exist_ok=True)
@@ -83,6 +83,8 @@ def fitted(tmp_path, monkeypatch):
         weights = np.zeros((width, 1))
         weights[feature] = slope
         ranges = {"least": np.full(width, -1e9), "most": np.full(width, 1e9)}
+        for name, value in limits.items():
+            ranges[name][feature] = value
         told = {"mean": np.zeros(width), "scale": np.ones(width)}
         np.savez(folder / f"{kind}.npz", weights0=weights, biases0=[bias], **ranges, **told)
 
@@ -147,7 +149,7 @@ def test_every_candidate_is_described(size, given):
     assert set(found) <= set(corrections.KINDS)
     lowerings = lower.lowerings(asked)
     modelled = {x.choice.name: x.seconds for x in ranked(lowerings)}
-    modelled |= {choice.name: t for t, choice in choose.vectors(lowerings, H200)}
+    modelled |= {choice.name: t for t, choice in choose.vectors(lowerings, H200) if not choice.kernel.staged}
     assert {name for x in found.values() for name in x.names} == set(modelled)
     for kind, x in found.items():
         assert x.modelled == pytest.approx([modelled[name] for name in x.names], rel=1e-9)
@@ -187,6 +189,26 @@ def test_corrections_are_bounded(fitted):
     before = choose.ranked(lowered(), MEASURED, LIMIT, corrections.CORRECTED)
     after = choose.corrected(lowered(), MEASURED, LIMIT)
     assert [x.seconds for x in after] == pytest.approx([math.exp(MOST) * x.seconds for x in before])
+
+
+def test_beyond_what_was_measured_the_model_serves(fitted):
+    """K beyond the range of the network: the order is the model's, with a margin."""
+    for k, factor in ((1024, math.exp(0.4)), (1032, UNMEASURED)):
+        fitted("half", feature=2, bias=0.4, most=math.log(1025))
+        find.cache_clear()
+        before = choose.ranked(lowered(k=k), MEASURED, LIMIT, corrections.CORRECTED)
+        after = choose.corrected(lowered(k=k), MEASURED, LIMIT)
+        assert [x.choice for x in after] == [x.choice for x in before]
+        assert [x.seconds for x in after] == pytest.approx([factor * x.seconds for x in before])
+
+
+def test_a_candidate_unlike_the_measured_ones_has_no_advantage(fitted):
+    """Those with wide tiles are outside of the network's range: they have the others' factor."""
+    fitted("half", feature=WIDTH, bias=0.4, most=128)
+    before = choose.ranked(lowered(), MEASURED, LIMIT, corrections.CORRECTED)
+    assert {x.choice.shape.n <= 128 for x in before} == {False, True}
+    after = choose.corrected(lowered(), MEASURED, LIMIT)
+    assert [x.choice for x in after] == [x.choice for x in before]
 
 
 @pytest.mark.parametrize(

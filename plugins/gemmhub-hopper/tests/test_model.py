@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.candidates.candidate import Choice, named
 from gemmhub_hopper.cost import model
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants.config import Shape
@@ -49,3 +49,23 @@ def test_what_ping_pong_hides(cluster_m):
     assert gains == sorted(gains, reverse=True)
     assert gains[0] > 1.1
     assert gains[-1] < 1.05
+
+
+COMPLEX = [
+    ((104, 6384, 400), "col", "128x112x6ht", 3.352e12, 95.4),
+    ((728, 440, 3608), "row", "128x64x8ht/3", 3.352e12, 134.6),
+    ((760, 2576, 3704), "col", "128x128x6ht", 3.352e12, 543.0), ((232, 968, 1160), "col", "128x64x8h/2", 4.8e12, 66.6),
+    ((1552, 1176, 912), "row", "128x128x6c2x1ht", 3.352e12, 117.9),
+    ((9312, 136, 2976), "row", "128x112x6ht", 3.352e12, 422.1),
+    ((256, 1248, 6472), "row", "128x64x8h/3", 4.8e12, 306.9), ((5976, 280, 240), "col", "128x112x6h", 4.8e12, 47.5),
+    ((1336, 4616, 3056), "row", "128x112x6ht", 4.8e12, 1103.2),
+]  # fmt: skip
+"""Sizes, the order of b, candidates, the memory's bandwidth, and microseconds."""
+
+
+@pytest.mark.parametrize(("sizes", "order", "name", "bandwidth", "us"), COMPLEX, ids=str)
+def test_complex_estimates_are_near_measured_times(sizes, order, name, bandwidth, us):
+    """Times of benchmarks/run/map.py on an H100 and an H200."""
+    choice = named(lower.lowerings(problem(*sizes, "complex64", b=order)), name)
+    card = replace(H200, clock=1.98e9, bandwidth=bandwidth)
+    assert 1 / 1.4 < model.seconds(choice, choice.k_passes(LIMIT), card) * 1e6 / us < 1.4

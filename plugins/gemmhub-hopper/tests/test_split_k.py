@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from fakes import Home, mutated
-from gemmhub_hopper.candidates.candidate import _MIN_SPLITS, _MIN_WORK
+from gemmhub_hopper.candidates.candidate import _MIN_SPLITS, _MIN_WORK, MAX_SLICES
 from gemmhub_hopper.variants import sources
 from gemmhub_nvidia.clusters import estimated
 from products import SLICES, SMALL, Product, Shape, stored
@@ -19,6 +19,9 @@ from gemmhub.errors import KernelError
 pytestmark = pytest.mark.emulator
 
 SMS = {"attributes": {16: 16}}
+MORE_SMS = {"attributes": {16: 40}}
+MANY = Product(Shape(64, 32, 3, consumers=1), 60, 32, 64 * 39 + 8, splits=40, bias="n", alpha=0.5, beta=2)
+"""More splits than slices."""
 
 # fmt: off
 NOT_IN_SLICES = [
@@ -38,8 +41,8 @@ MUTATIONS = {
     "what is given up is forgotten": [SLOW, IMPATIENT, ("return own | static_cast<u32>(before >> 32)", "return own")],
     "who gives up adds all the same": [SLOW, IMPATIENT, ("== splits ? own : 0", "== splits ? own : own")],
     "who gives up too late adds nothing": [LATE, IMPATIENT, ("== splits ? own : 0", "== splits ? 0 : 0")],
-    "the counter is left as it is": [("(taken >> 8 & 255) + slices == splits", "false")],
-    "a slice ends too early": [("TILE_QUADS * (slice + 1) / splits", "TILE_QUADS * (slice + 1) / splits - 1")],
+    "the counter is left as it is": [("(taken >> 8 & 255) + slices == count", "false")],
+    "a slice ends too early": [("TILE_QUADS * (slice + 1) / count", "TILE_QUADS * (slice + 1) / count - 1")],
 }
 # fmt: on
 
@@ -65,9 +68,34 @@ def test_last_one_adds_all(product):
         run.check()
 
 
+@pytest.mark.parametrize("sms", [MORE_SMS, SMS], ids=["slices", "last"])
+def test_more_splits_than_slices(sms):
+    """All at once the first ones reduce a slice each; on fewer SMs the last one to arrive adds all."""
+    assert MANY.choice.reduces_by_slices(sms["attributes"][16]) == (sms is MORE_SMS)
+    run = Run(MANY, Home(**sms))
+    for _ in range(2):
+        run.check()
+    assert run.home.counters_are_clear()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("split < MAX_SLICES ? 1u << split : 0", "1u << split % 32"),
+        ("TILE_QUADS * (slice + 1) / count", "TILE_QUADS * (slice + 1) / p.schedule.splits"),
+        ("own | static_cast<u32>(before >> 32)", "own"),
+    ],
+    ids=["further-splits-have-slices", "a-slice-for-each-split", "what-is-given-up-is-forgotten"],
+)
+def test_the_emulator_notices_it_of_many_splits(change, monkeypatch, tmp_path):
+    home = mutated(monkeypatch, tmp_path, "split_k.cuh", change, IMPATIENT, SLOW, **MORE_SMS)
+    with suppress(KernelError):
+        assert not right(MANY, home) or not home.counters_are_clear(), "the emulator does not see it"
+
+
 def test_the_model_has_the_same_rule():
     text = sources.source(SLICES[0].choice.variant).files["split_k.cuh"]
-    assert f"MIN_SPLITS = {_MIN_SPLITS}, MIN_WORK = {_MIN_WORK};" in text
+    assert f"MIN_SPLITS = {_MIN_SPLITS}, MIN_WORK = {_MIN_WORK}, MAX_SLICES = {MAX_SLICES};" in text
 
 
 def test_same_bits():
@@ -101,6 +129,12 @@ def test_marks():
 def test_giving_up(changes, monkeypatch, tmp_path):
     """Slices that were given up are added by the last part."""
     assert right(Product(SMALL, 60, 64, 456, splits=6), mutated(monkeypatch, tmp_path, "split_k.cuh", *changes, **SMS))
+
+
+def test_giving_up_with_more_splits_than_slices(monkeypatch, tmp_path):
+    home = mutated(monkeypatch, tmp_path, "split_k.cuh", SLOW, IMPATIENT, **MORE_SMS)
+    assert right(MANY, home)
+    assert home.counters_are_clear()
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))

@@ -1,16 +1,17 @@
-"""The seconds of the kernel for batches of small matrices: the longest of memory traffic, issue slots and latency.
+"""The seconds of the kernel for batches of small matrices: the longer of memory traffic and computing.
 
-Warps are independent, so that a launch takes what the busiest unit takes. Where a warp has few tiles, or the card few
-warps, their latency counts.
+Warps are independent, so that a launch takes little more than what the busiest unit takes. Where a warp has few tiles,
+or the card few warps, their latency counts.
 """
 
 from __future__ import annotations
 
 from gemmhub_cuda.candidate import Choice
+from gemmhub_cuda.cost.wave_model import overlapped
 from gemmhub_cuda.variants import batch
 from gemmhub_cuda.variants.card import Card
 
-MEASURED = ("NVIDIA H100 80GB HBM3",)
+MEASURED = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
 """Names of the cards on which the constants, set by hand, were compared with times."""
 LAUNCH = 2.2e-6
 """Seconds of a launch whose work takes no time."""
@@ -30,6 +31,10 @@ _STORE = 24.0
 """Instructions for the results of four elements a lane."""
 _ISSUE = 3.0
 """Instructions that an SM issues in a cycle, of four."""
+_SHARPNESS = 1.5
+"""Exponent of :func:`gemmhub_cuda.cost.wave_model.overlapped`: few warps hide little of each other's waiting. Set by
+hand to the two products of int8 on an H100 of benchmarks/run/map.py whose estimates were half of their times.
+"""
 _L2_BYTES = 48.0
 """Bytes a cycle that L2 delivers to an SM."""
 
@@ -53,9 +58,9 @@ def seconds(choice: Choice, shape: batch.Shape, card: Card) -> float:
     l2 = per_sm * blocks * (shape.m + shape.n) * shape.k_bytes / _L2_BYTES
     each = -(-per_sm // (choice.ctas_per_sm(card) * shape.warps))  # tiles of a warp
     alone = _LATENCY + each * (instructions * 2 + blocks * _LATENCY / (shape.stages - 1))
-    computing = max(issue, tensor, l2, alone) / card.clock
+    computing = overlapped(_SHARPNESS, issue, tensor, l2, alone) / card.clock
     moving = choice.moved_bytes / (DRAM * card.bandwidth)
-    return (max(computing, moving) + LAUNCH) * choice.launches
+    return max(computing, moving) * choice.batches + LAUNCH * choice.launches
 
 
 def _copy(alignment: int, itemsize: int) -> float:

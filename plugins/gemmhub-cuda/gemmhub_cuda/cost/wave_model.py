@@ -79,7 +79,7 @@ def seconds(choice: Choice, card: Card, fitted: Fitted | None = None) -> float:
     computing = cycles / (card.clock * fitted.clock)
     moving = choice.moved_bytes / (fitted.dram * card.bandwidth)
     slowdown = 1.0 if lowering.form.input == "float32" else MISALIGNED.get(lowering.form.alignment, 1.0)
-    return (slowdown * overlapped(_MEMORY_SHARPNESS, computing, moving) + LAUNCH) * choice.launches
+    return slowdown * overlapped(_MEMORY_SHARPNESS, computing, moving) * choice.batches + LAUNCH * choice.launches
 
 
 def single_step(shape: sgemm.Shape, card: Card, fitted: Fitted) -> tuple[float, float]:

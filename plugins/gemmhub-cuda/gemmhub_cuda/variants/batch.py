@@ -32,7 +32,6 @@ class Shape(TensorShape):
     """Warps of a CTA."""
 
     has_split_k = False
-    corrected = False
 
     @property
     def k_bytes(self) -> int:

@@ -38,8 +38,6 @@ class Shape(ABC):
     """Stages of the ring in shared memory."""
     has_split_k = True
     """Whether the kernel has split-K."""
-    corrected = True
-    """Whether the learned corrections are fitted to the kernel."""
 
     @property
     @abstractmethod

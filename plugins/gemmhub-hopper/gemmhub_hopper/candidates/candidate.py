@@ -23,6 +23,8 @@ MAX_WORK_TILES = 2**31 - 2**16
 """Bound of the work tiles: their numbers are 31-bit, and clusters count beyond the last one."""
 _MIN_SPLITS, _MIN_WORK = 6, 40
 """Splits, and quads of registers of all splits, from which on each CTA reduces a slice: as in kernels/split_k.cuh."""
+MAX_SLICES = 32
+"""Largest number of slices: CTAs of further splits reduce none."""
 
 
 class Occupancy(Protocol):

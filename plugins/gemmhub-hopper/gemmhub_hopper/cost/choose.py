@@ -13,7 +13,7 @@ from gemmhub_nvidia.scratch import COUNTERS
 from gemmhub._base.evicting import keep
 from gemmhub.kit.corrections import UNMEASURED
 from gemmhub_hopper.candidates import columns, gemv
-from gemmhub_hopper.candidates.candidate import MAX_WORK_TILES, Choice
+from gemmhub_hopper.candidates.candidate import MAX_SLICES, MAX_WORK_TILES, Choice
 from gemmhub_hopper.candidates.columns import Choices, Columns, Numbers, Table
 from gemmhub_hopper.candidates.gemv import GemvChoice
 from gemmhub_hopper.cost import corrections, gemv_model, model
@@ -101,7 +101,7 @@ def _runnable(
 def _splits(
     lowerings: tuple[Lowering, ...], rows: Table, passes: Sequence[KPasses], card: Card
 ) -> tuple[Numbers, Numbers]:
-    """Return rows, each with a number of splits that may be fastest: 1, or what fills one or two waves.
+    """Return rows, each with a number of splits that may be fastest: 1, what fills one or two waves, or a wave's part.
 
     Where a chain of float32 sums would be long, the fewest splits with shorter ones are returned besides.
 
@@ -126,6 +126,9 @@ def _splits(
         divided & (fewest > 1) & (fewest != one) & (fewest != two),
     ]  # fmt: skip
     counts = [unsplit, one, two, fewest]
+    # Beside many splits, a number whose reduction is short.
+    kept.append(divided & (one > MAX_SLICES) & (fewest != MAX_SLICES))
+    counts.append(np.full_like(unsplit, MAX_SLICES))
     if first.form.scheme == BY_ROWS:
         full = _in_full_waves(work_tiles, at_once, passes[0].k_blocks)
         counts.append(full)
@@ -183,7 +186,8 @@ def corrected(
     seconds, apart = np.array([x.seconds for x in ranking]), np.zeros(1)
     if chosen[0].lowering.form.input == BF16X3:  # the network is that of 16-bit products, without the pre-pass
         apart = model.copying(work, card, CONSTANTS[BF16X3])
-    factors = correction.factors(corrections.rows(chosen, work, seconds - apart, card))
+    rows = corrections.rows(chosen, work, seconds - apart, card)
+    factors = correction.factors(rows, corrections.HANDLED)
     times = (seconds - apart) * factors + apart
     order = np.argsort(times, kind="stable")
     return [Ranked(t, chosen[i], works, ranking[i].at) for t, i in zip(times[order].tolist(), order.tolist())]

@@ -42,6 +42,10 @@ _KINDS = {
     "bfloat16": "half", "float16": "half", "tf32": "tf32", "split": "float32", "f16x3": "f16x3", BY_ROWS: "rows",
     SHIFTED: "odd", BF16X3: "half", "float8": "float8", INT8: "int8",
 }  # fmt: skip
+HANDLED = (12,)
+"""The feature that may differ from the one value that a network was fitted to: the element size of the result, whose
+bytes the model counts.
+"""
 CORRECTED = 48
 """Number of candidates of a problem that are corrected: the fastest by the model. Others are seldom the fastest."""
 WORKSPACE = 300 * 2**20
@@ -100,6 +104,8 @@ def describe(problem: GemmProblem, card: Card, names: Iterable[str], workspace: 
         if choice is None:
             continue
         if isinstance(choice, GemvChoice):
+            if choice.kernel.staged:  # the model alone estimates them
+                continue
             seconds = gemv_model.seconds(choice, card)
             row = vector_features(choice, seconds, card)
         else:
@@ -109,8 +115,11 @@ def describe(problem: GemmProblem, card: Card, names: Iterable[str], workspace: 
                 continue
             seconds = model.seconds(choice, passes, card)
             row = features(choice, model.work(choice, passes, card), seconds, card)
+            seconds += model.epilogue(choice.lowering)  # which features do not have
         network = network_of(choice)
-        described = by_network.setdefault(network, Described(network, [], [], []))
+        described = by_network.setdefault(
+            network, Described(network, [], [], [], () if isinstance(choice, GemvChoice) else HANDLED)
+        )
         described.names.append(name)
         described.modelled.append(seconds)
         described.rows.append(row)

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from gemmhub_nvidia.clusters import estimated
 
-from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.candidates.candidate import MAX_SLICES, Choice
 from gemmhub_hopper.candidates.columns import Choices, Columns, Numbers
 from gemmhub_hopper.cost.fitted import CONSTANTS, Constants
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import Lowering
-from gemmhub_hopper.lowering.operands import OperandAccess
+from gemmhub_hopper.lowering.operands import EXPANDED, OperandAccess
 from gemmhub_hopper.variants import config
 from gemmhub_hopper.variants.config import F16X3
 
@@ -37,6 +37,10 @@ EPILOGUE = 4e-7
 ELEMENT, SMOOTH_ELEMENT = 1.5e-13, 7e-13
 """Seconds for an element of the result, bias included, with relu or no activation, and with a smooth activation. Fitted
 by hand to 17 products of benchmarks/run/map.py, whose smooth activation is gelu_tanh.
+"""
+_EXPANDING = 1.8
+"""Factor on the time of a copy that expands complex elements to four numbers: set by hand to the complex products of
+map.json in benchmarks/results/h100/ and h200/, whose estimates were 0.6 to 0.9 of their times.
 """
 ADDEND = 4e-12
 """Seconds for an element of c, and twice that where operands are swapped: measured on one product of
@@ -224,7 +228,10 @@ def _launches(lowering: Lowering) -> int:
 def _copied_bytes(lowering: Lowering) -> float:
     """Return the bytes that pre-passes read and write."""
     element = lowering.form.stored_planes * lowering.form.input_bytes
-    return float(sum(x.elements * (x.size + (x.size if x.unsplit else element)) for x in lowering.copied))
+    return float(sum(
+        x.elements * (x.size + (x.size if x.unsplit else element)) * (_EXPANDING if x.source_format == EXPANDED else 1)
+        for x in lowering.copied
+    ))  # fmt: skip
 
 
 def _misalignments(columns: Columns, blocks: Numbers) -> tuple[Numbers, Numbers]:
@@ -266,7 +273,8 @@ def seconds_of(w: Work, card: Card, c: Constants) -> Numbers:
     epilogue = epilogue + w.store_blocks * c.store_block
     epilogue = epilogue + share_k * (c.cluster_reduction + w.cluster_k * w.partial_bytes / c.cluster_reduction_bytes)
     adding = np.where(w.reduces_by_slices, c.slice * (1 + w.splits / 16), w.splits * c.split / w.splits_at_once)
-    adding = adding + np.where(w.reduces_by_slices, 2, w.splits) * w.partial_bytes / c.partial_bytes
+    read = w.splits / np.minimum(w.splits, MAX_SLICES)  # partial tiles that the CTA of a slice reads
+    adding = adding + np.where(w.reduces_by_slices, 1 + read, w.splits) * w.partial_bytes / c.partial_bytes
     epilogue = epilogue + np.greater(w.splits, 1) * (c.last_split + adding)
     partial = np.greater(w.last_wave, 0)
     each, last = main_loop(1.0), main_loop(np.where(partial, w.last_wave, 1.0))

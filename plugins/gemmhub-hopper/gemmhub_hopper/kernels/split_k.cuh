@@ -3,8 +3,9 @@
 //
 // With few splits, the last CTA of a tile to arrive adds all of them while the others go on. With many splits that
 // reduction is long and serial. So where there are many, and all run at once, each CTA waits for the others and reduces one
-// slice of the tile's registers. No wait is long: a CTA that has polled MAX_POLLS times gives its slice up, and the last CTA
-// to arrive reduces what was given up besides its own; so none depends on a CTA that may not be running.
+// slice of the tile's registers; CTAs beyond the MAX_SLICES first have none, and do not wait. No wait is long: a CTA that has
+// polled MAX_POLLS times gives its slice up, and the last CTA to arrive reduces what was given up besides its own; so none
+// depends on a CTA that may not be running.
 //
 // The counter of a consumer warpgroup's part of a tile, 0 before and after: bits 0-7 splits that have arrived, 8-15 slices
 // whose CTAs look at it no more, 32-63 slices that were given up. Atomic additions to it have one order for all: a CTA that
@@ -12,8 +13,9 @@
 #pragma once
 #include "emulation.cuh"
 
-// Slices: from so many splits on (of at most 32), and so many quads of registers of all splits. candidate.py has the same.
-constexpr int MIN_SPLITS = 6, MIN_WORK = 40;
+// Slices: from so many splits on, and so many quads of registers of all splits; at most so many, a bit each in the counter.
+// candidate.py has the same.
+constexpr int MIN_SPLITS = 6, MIN_WORK = 40, MAX_SLICES = 32;
 constexpr u32 MAX_POLLS = 64;  // each takes about 0.4 us
 constexpr u32 ARRIVED = 1, TAKEN = 1 << 8;
 constexpr int FRAGMENT_QUADS = OUT_N / 8;  // quads of registers of a 64-row fragment
@@ -96,10 +98,12 @@ DEVICE bool reduce_by_last(const Params& p, Results& acc, Float4* partials, int 
     return true;
 }
 
-// The slices that this CTA is to reduce, a bit for each, once all splits have arrived.
+// The slices that this CTA is to reduce, a bit for each, once all splits have arrived. `own`: 0 for splits beyond the slices,
+// which reduce only what was given up, and only where they arrive last.
 DEVICE u32 claim_slices(u64* counter, u32 splits, u32 own) {
     const u64 before = add_to_counter(counter, ARRIVED);
     if (arrived(before) == splits - 1) return own | static_cast<u32>(before >> 32);
+    if (own == 0) return 0;
     for (u32 poll = 0; poll < MAX_POLLS; ++poll)
         if (arrived(load_counter(counter)) == splits) return own;
     return arrived(add_to_counter(counter, static_cast<u64>(own) << 32)) == splits ? own : 0;
@@ -141,9 +145,9 @@ DEVICE void reduce_quads(const Params& p, const Float4* partials, const TileCoor
 // Where reduces_by_slices(): from the partial sums of a split to D.
 DEVICE void reduce_by_slices(const Params& p, const Results& acc, Float4* partials, const TileCoord& at, int split,
                              u64* counter, u32 warpgroup, u32 flag, const SplitMarks& words, Emulation emulation) {
-    const u32 splits = p.schedule.splits;
+    const u32 splits = p.schedule.splits, count = splits < MAX_SLICES ? splits : MAX_SLICES;  // of slices
     store_partials(acc, partials, split, warpgroup);
-    if (threadIdx.x % 128 == 0) store_shared(flag, claim_slices(counter, splits, 1u << split));
+    if (threadIdx.x % 128 == 0) store_shared(flag, claim_slices(counter, splits, split < MAX_SLICES ? 1u << split : 0));
     u32 mine = broadcast_flag(flag, warpgroup);
     if (mine == 0) return;
     const u32 slices = __popc(mine);
@@ -151,12 +155,12 @@ DEVICE void reduce_by_slices(const Params& p, const Results& acc, Float4* partia
     if (threadIdx.x % 128 == 0) taken = add_to_counter(counter, slices * TAKEN);
     emulation.collect(words);
     for (; mine != 0; mine &= mine - 1) {
-        const int slice = __ffs(mine) - 1, end = TILE_QUADS * (slice + 1) / splits;
+        const int slice = __ffs(mine) - 1, end = TILE_QUADS * (slice + 1) / count;
 #pragma unroll 1
-        for (int quad = TILE_QUADS * slice / splits; quad < end; quad += SLICE_QUADS)
+        for (int quad = TILE_QUADS * slice / count; quad < end; quad += SLICE_QUADS)
             reduce_quads(p, partials, at, quad, end, emulation);
     }
-    if (threadIdx.x % 128 == 0 && (taken >> 8 & 255) + slices == splits) *counter = 0;
+    if (threadIdx.x % 128 == 0 && (taken >> 8 & 255) + slices == count) *counter = 0;
 }
 
 // What is left for a warpgroup to do with a tile.

@@ -29,8 +29,8 @@ FINISHED = A_MARKS - 4
 """Offset of the counter of consumer warpgroups that are done."""
 COUNTER = 8
 """Bytes of a counter of split-K."""
-MAX_SPLITS = 32
-"""Largest number of splits of split-K."""
+MAX_SPLITS = 128
+"""Largest number of splits of split-K: about the SMs of a card, so that one tile uses all of them."""
 _LINE = 256
 """Alignment of the parts of the workspace, in bytes."""
 

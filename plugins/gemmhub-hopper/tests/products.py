@@ -482,8 +482,20 @@ SHIFTED_PRODUCTS = (
     Product(TURNS, 199, 136, 265, **_REGISTERS),
     Product(Shape(64, 176, 3, pingpong=True), 391, 184, 201, b="col", **_REGISTERS),
     Product(Shape(64, 72, 3, **_ONE), 135, 88, 201, b="col", **_REGISTERS),
+    # tf32: every shift, a last line of 1 to 4 rows; of b either order, with rows that TMA takes or not.
+    *(Product(SMALL, 65 + i, 72, 65 + i, b=("row", "col")[i % 2], dtype="tf32", **_REGISTERS) for i in range(3)),
+    Product(SMALL, 136, 40, 287, b="col", dtype="tf32", out="bfloat16", **_REGISTERS),
+    Product(SMALL, 72, 135, 131, b="col", dtype="tf32", swapped=True, **_REGISTERS),
+    Product(SMALL, 73, 134, 131, a="col", b="col", dtype="tf32", swapped=True, out="float16", **_REGISTERS),
+    Product(SMALL, 133, 71, 131, dtype="tf32", d="col", offset=1, **_REGISTERS),
+    Product(SMALL, 135, 72, 131, dtype="tf32", splits=3, alpha=0.5, beta=2, bias="m", activation="relu", **_REGISTERS),
+    Product(SMALL, 40, 71, 519, b="col", dtype="tf32", splits=8, swapped=True, bias="n", **_REGISTERS),
+    Product(SMALL, 71, 73, 401, dtype="tf32", limit=COUNTERS + 2**16, **_REGISTERS),
+    Product(Shape(128, 160, 4, cluster_m=2), 391, 168, 133, b="col", dtype="tf32", **_REGISTERS),
+    Product(Shape(256, 96, 3), 519, 104, 133, dtype="tf32", **_REGISTERS),
+    Product(TURNS, 199, 136, 131, dtype="tf32", **_REGISTERS),
 )
-"""Of 16-bit operands of shifted rows, for tests/test_shifted_rows.py on the host and tests/test_device.py on a card."""
+"""Of operands of shifted rows, for tests/test_shifted_rows.py on the host and tests/test_device.py on a card."""
 
 
 @dataclass(frozen=True)

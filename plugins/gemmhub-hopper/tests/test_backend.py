@@ -268,7 +268,7 @@ def test_a_remark_is_written_without_ranking(backend, monkeypatch):
 
 def measured(monkeypatch, *kinds):
     """Ships corrections by a factor of 1 for the given kinds and any card."""
-    correction = SimpleNamespace(factors=lambda rows: np.ones(len(rows)))
+    correction = SimpleNamespace(factors=lambda rows, handled=(): np.ones(len(rows)))
     monkeypatch.setattr(corrections, "find", lambda kind, card: correction if kind in kinds else None)
 
 

@@ -198,13 +198,13 @@ def test_a_small_workspace_costs_time():
 
 
 def test_epilogues_take_time():
-    """An addend costs more than an activation, and more where operands are swapped."""
+    """An addend costs little more than its bytes, as TMA's loads of operands do."""
     plain = chosen(2744, 4064, 520)[0][0]
     gelu, addend = (
         chosen(2744, 4064, 520, **more)[0] for more in ({"activation": "gelu"}, {"c": problem(2744, 4064, 520).out})
     )
-    assert plain < gelu[0] < addend[0]
-    assert not addend[1].lowering.swapped
+    assert plain < min(gelu[0], addend[0])
+    assert addend[0] < plain + 3 * (2744 * 4064 * 2) / H200.bandwidth
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])

@@ -20,7 +20,7 @@ from gemmhub.kit.net import Net
 from gemmhub.testing.nets import shipped
 
 MEASURED = replace(H200, name="Card 1")
-WIDTHS = {"half": 31, "odd": 31, "tf32": 31, "float32": 31, "f16x3": 31, "rows": 31, "vectors": 24,
+WIDTHS = {"half": 31, "odd": 31, "tf32": 31, "tf32_odd": 31, "float32": 31, "f16x3": 31, "rows": 31, "vectors": 24,
           "float8": 31, "float8_blocks": 31, "int8": 31}  # fmt: skip
 """Features by kind."""
 A_ROWS, B_ROWS, COPIED, TMA_STORE, WIDTH, PINGPONG, SPLITS = 8, 9, 10, 11, 14, 17, 22

@@ -20,6 +20,7 @@ from gemmhub_hopper.variants.shapes import (
     F16_REGISTER_SHAPES,
     REGISTER_SHAPES,
     SHAPES,
+    SHIFTED_SHAPES,
     SMALL_SHAPES,
     SPLIT_SHAPES,
     shapes,
@@ -72,7 +73,12 @@ def variants():
         found += [Variant(shape, full, split), Variant(shape, replace(full, transposed_d=True, bias="m"), split)]
     found += [Variant(SPLIT_SHAPES[0], replace(full, mn_major_a=True, mn_major_b=False, output="bfloat16"))]
     found += (
-        by_float16_planes() + planes_in_registers() + through_registers() + bf16x3_variants() + eight_bit_variants()
+        by_float16_planes()
+        + planes_in_registers()
+        + through_registers()
+        + shifted_rows()
+        + bf16x3_variants()
+        + eight_bit_variants()
     )
     rng, count = random.Random(0), len(found) + 10
     while len(found) < count:
@@ -137,6 +143,24 @@ def through_registers():
     for shape in (x for x in SMALL_SHAPES if x.n == 96 or (x.m, x.n) == (128, 64)):
         full = replace(small, addend="float32", activation="gelu", tma_store=False)
         found += [Variant(shape, replace(full, bias="n", transposed_d=False, mn_major_b=False))]
+    return [variant for variant in found if variant.refusal is None]
+
+
+def shifted_rows():
+    """All shapes for shifted rows of either size of elements; with more in the epilogue, and with split-K."""
+    found = []
+    for plain in (
+        Form(False, False, "tf32", "float32", tma_store=False, registers_a=True),
+        Form(False, True, "bfloat16", "bfloat16", tma_store=False, registers_a=True),
+    ):
+        full = replace(plain, has_alpha=True, addend=plain.output, bias="n", activation="gelu")
+        forms = [
+            (plain, False),
+            (replace(plain, transposed_d=True), True),
+            (full, True),
+            (replace(full, transposed_d=True, bias="m", activation="silu"), False),
+        ]
+        found += [Variant(shape, form, split) for shape in SHIFTED_SHAPES for form, split in forms]
     return [variant for variant in found if variant.refusal is None]
 
 

@@ -1,4 +1,4 @@
-"""16-bit operands whose rows TMA cannot take, through registers: sums, what lies beside rows, stores, and mistakes."""
+"""Operands whose rows TMA cannot take, through registers: sums, what lies beside rows, stores, and mistakes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from fakes import FakeMemory, Home, mutated
 from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.cost import choose
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants import tensor_map
-from gemmhub_hopper.variants.config import SHIFTED, Form, Shape, Variant
+from gemmhub_hopper.variants.config import SHIFTED_TF32, Form, Shape, Variant
 from gemmhub_hopper.variants.shapes import SHIFTED_SHAPES
 from gemmhub_nvidia import tma
 from ml_dtypes import bfloat16
-from problems import problem
+from problems import H200, LIMIT, problem
 from products import SHIFTED_PRODUCTS, Product
 from runs import HOME, Run, detected
 
@@ -26,16 +27,16 @@ SMALL = Shape(64, 32, 3, consumers=1)
 @pytest.mark.parametrize("product", SHIFTED_PRODUCTS, ids=str)
 def test_exact_products(product):
     run = Run(product)
-    assert product.choice.lowering.form.scheme == SHIFTED
+    assert product.choice.lowering.form.shifted_rows
     for _ in range(2):
         run.check()
 
 
-def spoilt(home):
+def spoilt(home, dtype="bfloat16"):
     """Rows that NaN in all others spoils: behind K there is the next row, and behind the last one memory of others."""
     found = []
     for row in (0, 5, 70, 76):
-        run = Run(Product(SMALL, 77, 24, 83, b="col", registers=True), home)
+        run = Run(Product(SMALL, 77, 24, 83, b="col", dtype=dtype, registers=True), home)
         a, b, *others = run.values
         a = np.full_like(a, np.nan)
         a[row] = 1
@@ -49,12 +50,15 @@ def spoilt(home):
 
 
 def test_what_follows_a_row_does_not_count(monkeypatch, tmp_path):
-    assert not spoilt(HOME)
-    for change in (
-        ("if (left >= static_cast<int>(BLOCK_K)) return;", "return;"),
-        ("left_here == 1 ? 0xffff : 0", "left_here == 1 ? 0xffffffff : 0"),
+    for dtype in ("bfloat16", "tf32"):
+        assert not spoilt(HOME, dtype)
+    for dtype, change in (
+        ("bfloat16", ("if (left >= static_cast<int>(BLOCK_K)) return;", "return;")),
+        ("bfloat16", ("left_here == 1 ? 0xffff : 0", "left_here == 1 ? 0xffffffff : 0")),
+        ("tf32", ("if (left >= static_cast<int>(BLOCK_K)) return;", "return;")),
+        ("tf32", ("left_here >= PER_WORD ?", "left_here >= PER_WORD - 1 ?")),
     ):
-        assert spoilt(mutated(monkeypatch, tmp_path, "shifted_rows.cuh", change))
+        assert spoilt(mutated(monkeypatch, tmp_path, "shifted_rows.cuh", change), dtype), (dtype, change)
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ def run_of(product, home=HOME):
         Wide(SMALL, 77, 24, 201, registers=True),
         Wide(SMALL, 71, 40, 517, b="col", pad=5, registers=True, splits=3),
         Wide(SMALL, 40, 71, 130, b="col", pad=8, registers=True, swapped=True, out="float32"),
+        Wide(SMALL, 77, 24, 100, pad=3, dtype="tf32", registers=True),
+        Wide(SMALL, 71, 40, 133, b="col", pad=4, dtype="tf32", registers=True, splits=3),
     ],
     ids=str,
 )
@@ -128,6 +134,8 @@ class Shared(Product):
         Shared(SMALL, 77, 24, 131, registers=True, batch=(3,)),
         Shared(SMALL, 43, 24, 131, registers=True, batch=(3,), shared="b"),  # rows of all matrices are one matrix
         Shared(SMALL, 24, 77, 131, b="col", registers=True, swapped=True, batch=(3,), shared="b", a="col"),
+        Shared(SMALL, 77, 24, 131, dtype="tf32", registers=True, batch=(3,)),
+        Shared(SMALL, 43, 24, 131, dtype="tf32", registers=True, batch=(3,), shared="b"),
     ],
     ids=lambda x: f"{x}-{x.shared}",
 )
@@ -175,24 +183,29 @@ def test_addresses_may_change(monkeypatch, patched):
 
 @pytest.mark.parametrize("rows", [64, 65, 71, 72, 127, 135])
 @pytest.mark.parametrize("ld", [101, 106])
-def test_nothing_behind_the_matrix_is_read(rows, ld):
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_nothing_behind_the_matrix_is_read(rows, ld, dtype):
     """The lines of both maps end with the last row."""
-    asked = problem(rows, 40, 101, b="col")
+    asked = problem(rows, 40, 101, dtype, b="col", precision="tf32")
     asked = replace(asked, a=replace(asked.a, layout=replace(asked.a.layout, row_stride=ld)))
     (lowering,) = (x for x in shifted(asked) if not x.swapped)
-    form, end = lowering.form, (rows - 1) * ld + 101
-    for made, some in zip(tensor_map.shifted_rows(lowering.a.direct, form, 64), (8, rows % 8 or 8)):
+    form, end, of_line = lowering.form, (rows - 1) * ld + 101, {"bfloat16": 8, "float32": 4}[dtype]
+    last_rows = rows % of_line or of_line
+    for made, some in zip(tensor_map.shifted_rows(lowering.a.direct, form, 64), (of_line, last_rows)):
         inner, lines, count = made.sizes
-        last = (lines - 1) * made.strides[0] // 2 + inner
+        last = (lines - 1) * made.strides[0] // lowering.a.size + inner
         assert last <= end
-        assert (last == end) == (some == (rows % 8 or 8))
+        assert (last == end) == (some == last_rows)
         assert made.strides[0] % 16 == 0
-        assert (made.box, made.swizzle, count) == ((72, 8, 1), 0, 1)
+        assert (made.box, made.swizzle, count) == ((9 * of_line, 64 // of_line, 1), 0, 1)
 
 
 def shifted(asked):
     """Return the lowerings of a problem through registers."""
-    return [x for x in lower.lowerings(asked) if x.form.scheme == SHIFTED]
+    return [x for x in lower.lowerings(asked) if x.form.shifted_rows]
+
+
+TF32 = {"dtype": "float32", "precision": "tf32"}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +216,10 @@ def shifted(asked):
         (problem(200, 72, 101, "float32"), []), (problem(63, 72, 101), []), (problem(200, 72, 63), []),
         (problem(200, 72, 101, batch=(2,), a="col"), []), (problem(72, 200, 101, batch=(2,), b="col"), []),
         (problem(200, 72, 102, "float16"), [False]), (problem(200, 72, 104), []),
+        (problem(200, 72, 101, **TF32), [False]), (problem(200, 72, 102, b="col", **TF32), [False, True]),
+        (problem(200, 73, 101, a="col", b="col", **TF32), [True]), (problem(200, 72, 100, **TF32), []),
+        (problem(199, 73, 101, a="col", **TF32), []), (problem(63, 72, 101, **TF32), []),
+        (problem(200, 72, 101, batch=(2,), a="col", **TF32), []),
     ],
 )  # fmt: skip
 def test_which_operands(asked, which):
@@ -220,43 +237,62 @@ def test_an_address_that_is_not_aligned_is_copied():
     assert not shifted(replace(asked, a=replace(asked.a, alignment=8)))
 
 
-def test_what_there_is_no_kernel_for():
-    form = Form(False, False, "bfloat16", "bfloat16", registers_a=True, tma_store=False)
+@pytest.mark.parametrize("dtype", ["bfloat16", "tf32"])
+def test_what_there_is_no_kernel_for(dtype):
+    form = Form(False, False, dtype, "bfloat16", registers_a=True, tma_store=False)
     assert Variant(Shape(128, 128, 5), form).refusal is None
+    if dtype == "bfloat16":
+        assert "shifted rows" in Variant(Shape(128, 128, 5), replace(form, mn_major_a=True)).refusal
     for wrong in (
         Variant(Shape(128, 128, 5), replace(form, tma_store=True)),
-        Variant(Shape(128, 128, 5), replace(form, mn_major_a=True)),
         Variant(Shape(128, 128, 5, cluster_n=2), form),
         Variant(Shape(64, 64, 5, consumers=1, cluster_k=2), form),
     ):
         assert "shifted rows" in wrong.refusal
 
 
-def test_words_that_are_loaded():
+@pytest.mark.parametrize(("dtype", "words"), [("bfloat16", (0, 4, 16, 20)), ("tf32", (0, 16))])
+def test_words_that_are_loaded(dtype, words):
     """Modelled here a second time: those of a warp are in different banks and within their rows, whatever the shift."""
-    form = Form(False, False, "bfloat16", "bfloat16", registers_a=True, tma_store=False)
+    form = Form(False, False, dtype, "bfloat16", registers_a=True, tma_store=False)
     line = Variant(Shape(64, 64, 3, consumers=1), form).a_bytes // 64
     lanes = np.arange(32)
-    for behind in range(8):
+    for behind in range(0, 16, form.input_bytes):
         for step in range(4):
-            for more in (0, 4, 16, 20):
-                within = behind // 2 * 4 + lanes % 4 * 4 + 32 * step + more
+            for more in words:
+                within = behind // 4 * 4 + lanes % 4 * 4 + 32 * step + more
                 assert (within + 4 <= line).all()
                 assert len(set((lanes // 4 * line + within) // 4 % 32)) == 32
 
 
 # fmt: off
 MUTATIONS = {
-    "no shift": ("shifted_rows.cuh", ("offset % 2 * 16", "0"),),
-    "a word of shift": ("shifted_rows.cuh", ("offset / 2 * 4", "0"),),
+    "no shift": ("shifted_rows.cuh", ("offset % PER_WORD * 16", "0"),),
+    "a word of shift": ("shifted_rows.cuh", ("offset / PER_WORD * 4", "0"),),
     "the last line": ("tma_load.cuh", ("row < last_rows ? maps.last_rows : maps.a", "maps.a"),),
-    "where a box begins": ("tma_load.cuh", ("begin - begin % 8 + k", "k"),),
-    "between units": ("tma_load.cuh", ("begin - begin % 8 + k", "begin + k"),),
+    "where a box begins": ("tma_load.cuh", ("begin - begin % static_cast<int>(LINE_ROWS) + k", "k"),),
+    "between units": ("tma_load.cuh", ("begin - begin % static_cast<int>(LINE_ROWS) + k", "begin + k"),),
     "rows are as long as K": ("tma_load.cuh", ("row * static_cast<int>(p.a_m)", "row * p.k"),),
-    "rows of the fragment": ("tile_context.cuh", ("kShiftedRows ? lane / 4 * 8 + 2 * warp : 16", "false ? 0 : 16"),),
-    "rows of the buffer": ("epilogue.cuh", ("(first + done) % 8 * 8 + (first + done) / 8", "first + done"),),
+    "rows of the fragment": ("tile_context.cuh", ("kShiftedRows ? shifted_row(row) : row", "row"),),
+    "rows of the buffer": ("epilogue.cuh", ("shifted_row(first + done)", "first + done"),),
 }
 # fmt: on
+TF32_MUTATIONS = {
+    **{name: mutation for name, mutation in MUTATIONS.items() if name != "no shift"},
+    "both halves of a step": (
+        "shifted_rows.cuh",
+        ("offsets[i % 2] + i / 2 * 16", "offsets[i % 2]"),
+    ),
+    "lines of a fragment": (
+        "shifted_rows.cuh",
+        ("number * (64 / LINE_ROWS)", "number * 8"),
+    ),
+    "lines of both halves": (
+        "tile_context.cuh",
+        ("row / (8 * LINE_ROWS) * (8 * LINE_ROWS)", "0"),
+    ),
+}
+"""Of tf32, whose lines have four rows and whose words are elements."""
 WATCHED = [
     Product(SMALL, 77, 24, 211, b="col", registers=True, bias="m"),
     Product(SMALL, 24, 77, 211, b="col", registers=True, swapped=True, bias="n"),
@@ -264,11 +300,32 @@ WATCHED = [
 ]
 
 
+WATCHED_TF32 = [
+    Product(Shape(128, 32, 3, consumers=1), 141, 24, 131, dtype="tf32", registers=True, bias="m"),
+    Product(SMALL, 24, 77, 131, b="col", dtype="tf32", registers=True, swapped=True, bias="n"),
+    Wide(SMALL, 77, 24, 101, dtype="tf32", registers=True),
+]
+
+
+def noticed(mutation, products, monkeypatch, tmp_path):
+    file, pair = mutation
+    home = mutated(monkeypatch, tmp_path, file, pair)
+    return any(detected(run_of(product, home), 1) for product in products)
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda name: name.replace(" ", "-"))
 def test_mistakes_are_noticed(mutation, monkeypatch, tmp_path):
-    file, pair = MUTATIONS[mutation]
-    home = mutated(monkeypatch, tmp_path, file, pair)
-    found = []
-    for product in WATCHED:
-        found.append(detected(run_of(product, home), 1))
-    assert any(found)
+    assert noticed(MUTATIONS[mutation], WATCHED, monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("mutation", TF32_MUTATIONS, ids=lambda name: name.replace(" ", "-"))
+def test_mistakes_of_tf32_are_noticed(mutation, monkeypatch, tmp_path):
+    assert noticed(TF32_MUTATIONS[mutation], WATCHED_TF32, monkeypatch, tmp_path)
+
+
+def test_a_large_operand_is_not_copied():
+    """Where one side is short, reading the shifted rows of the other is estimated faster than copying them."""
+    for asked in (problem(11121, 88, 6037, **TF32), problem(88, 11121, 6037, b="col", **TF32)):
+        choices = [choice for _, choice in choose.timed(lower.lowerings(asked), H200, LIMIT)]
+        assert choices[0].lowering.form.scheme == SHIFTED_TF32
+        assert any(choice.lowering.form.scheme == "tf32" for choice in choices)

@@ -27,20 +27,20 @@ from gemmhub_hopper.cost.model import Card, Work
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.lowering.operands import OperandAccess
-from gemmhub_hopper.variants.config import BF16X3, BY_ROWS, INT8, SHIFTED, Shape
+from gemmhub_hopper.variants.config import BF16X3, BY_ROWS, INT8, SHIFTED, SHIFTED_TF32, Shape
 
 DATA = Path(__file__).parents[1] / "data"
 """Folder with one folder of networks for each card."""
-KINDS = ("half", "odd", "tf32", "float32", "f16x3", "rows", "vectors", "float8", "float8_blocks", "int8")
+KINDS = ("half", "odd", "tf32", "tf32_odd", "float32", "f16x3", "rows", "vectors", "float8", "float8_blocks", "int8")
 """Names of the networks, by classes of products: 16-bit, 16-bit of odd sizes (:func:`_odd`) or with shifted rows, tf32,
-float32 split into bfloat16 planes, into float16 planes, or into those with a in registers ("rows"), a few vectors by a
-matrix of any dtype, 8-bit floats, those with scales for blocks of K, and int8.
+tf32 with shifted rows, float32 split into bfloat16 planes, into float16 planes, or into those with a in registers
+("rows"), a few vectors by a matrix of any dtype, 8-bit floats, those with scales for blocks of K, and int8.
 """
 _INSTEAD = {"odd": "half"}
 """The network that serves on cards that have none of this name."""
 _KINDS = {
     "bfloat16": "half", "float16": "half", "tf32": "tf32", "split": "float32", "f16x3": "f16x3", BY_ROWS: "rows",
-    SHIFTED: "odd", BF16X3: "half", "float8": "float8", INT8: "int8",
+    SHIFTED: "odd", SHIFTED_TF32: "tf32_odd", BF16X3: "half", "float8": "float8", INT8: "int8",
 }  # fmt: skip
 HANDLED = (12,)
 """The feature that may differ from the one value that a network was fitted to: the element size of the result, whose

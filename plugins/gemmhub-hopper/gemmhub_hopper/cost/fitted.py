@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemmhub_hopper.variants.config import BF16X3, BY_ROWS, F16X3, INT8, SHIFTED
+from gemmhub_hopper.variants.config import BF16X3, BY_ROWS, F16X3, INT8, SHIFTED, SHIFTED_TF32
 
 
 class Constants(NamedTuple):
@@ -165,3 +165,5 @@ CONSTANTS[BF16X3] = CONSTANTS["bfloat16"]._replace(copying=0.7)
 CONSTANTS["float8"] = CONSTANTS["bfloat16"]._replace(tensor=1.3, promotion=130.0)
 CONSTANTS[INT8] = CONSTANTS["bfloat16"]._replace(tensor=1.3)
 CONSTANTS[SHIFTED] = CONSTANTS["bfloat16"]._replace(loading=150.0)
+# By arithmetic, not measured: a thread loads as many words as of tf32 that is contiguous along M.
+CONSTANTS[SHIFTED_TF32] = CONSTANTS["tf32"]

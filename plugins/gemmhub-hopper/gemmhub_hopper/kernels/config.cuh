@@ -39,7 +39,7 @@ constexpr int kInput = GEMM_INPUT;
 constexpr bool kMnMajorA = GEMM_MN_MAJOR_A;  // contiguous along M; else along K
 constexpr bool kMnMajorB = GEMM_MN_MAJOR_B;  // contiguous along N; else along K
 // A goes through registers ("RS" wgmma): tf32 that is contiguous along M, or float32 that consumers split (fragments.cuh);
-// or 16-bit elements in rows that TMA cannot take as they are (shifted_rows.cuh).
+// or 16-bit or tf32 elements in rows that TMA cannot take as they are (shifted_rows.cuh).
 constexpr bool kRegistersA = GEMM_REGISTERS_A;
 constexpr bool kRescaled = GEMM_RESCALED;  // rescale A while splitting: its or B's split into float16 was out of range
 constexpr bool kSplitPlanesB =
@@ -70,7 +70,8 @@ constexpr u32 kWarpgroupsPerTile =
 constexpr u32 kNumFragments = BLOCK_M / (64 * kWarpgroupsPerTile);  // 64-row fragments, a wgmma each, of a warpgroup
 constexpr u32 kNumPlanes = kInput == SPLIT_INPUT ? 3 : kInput == F16X3_INPUT ? 2 : 1;
 constexpr bool kBf16x3 = kInput == BF16X3_INPUT;
-constexpr bool kShiftedRows = kRegistersA && (kInput == BF16_INPUT || kInput == F16_INPUT);
+constexpr bool kShiftedRows =
+    kRegistersA && (kInput == BF16_INPUT || kInput == F16_INPUT || (kInput == TF32_INPUT && !kMnMajorA));
 constexpr u32 BLOCK_K_BYTES = kNumPlanes > 1 ? 64 : 128;                 // of K in a stage, of each plane
 constexpr bool kFloat8 = kInput >= E4M3_E4M3_INPUT && kInput <= E5M2_E5M2_INPUT;
 constexpr bool kInt8 = kInput == S8_S8_INPUT;
@@ -119,7 +120,7 @@ static_assert(!kSplitPlanesB || (kInput == SPLIT_INPUT && kRegistersA && kNumMul
 static_assert(!kRescaled || (kInput == SPLIT_INPUT && kRegistersA && !kSplitPlanesB && !kSplitK), "not implemented");
 static_assert(kNumConsumers <= 2, "there are registers for no more");
 static_assert(!kPingpong || (kNumConsumers == 2 && kNumPlanes == 1), "not implemented");
-static_assert(kInput != TF32_INPUT || (kMnMajorA == kRegistersA && !kMnMajorB),
+static_assert(kInput != TF32_INPUT || ((!kMnMajorA || kRegistersA) && !kMnMajorB),
               "wgmma reads tf32 from shared memory only where it is contiguous along K");
 static_assert(!(kFloat8 || kInt8) || !(kMnMajorA || kMnMajorB || kRegistersA),
               "wgmma reads 8-bit operands from shared memory only where they are contiguous along K");

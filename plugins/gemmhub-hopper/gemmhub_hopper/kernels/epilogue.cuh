@@ -4,10 +4,9 @@
 // row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. So a warp's registers 4 j + 2 h and the next one are exactly the
 // fragment that stmatrix takes for the 8 x 8 block of rows 16 w + 8 h.. and columns 8 j..
 //
-// These are rows of D, except where rows are shifted (shifted_rows.cuh): there row 16 w + 8 h + g is row 8 g + 2 w + h of D.
+// These are rows of D, except where rows are shifted (shifted_rows.cuh): there they are in the order of shifted_row().
 #pragma once
-#include "elements.cuh"
-#include "tile_context.cuh"
+#include "addend.cuh"
 
 template <u32 count>
 DEVICE void clear(Sum (&sums)[kNumFragments][count]) {
@@ -84,8 +83,22 @@ struct EpilogueFragment {
     }
 };
 
+// The elements of C beside the four of 8-column block `j`, from memory; 0 outside of it.
+DEVICE void load_addends(const EpilogueFragment& fragment, float (&c)[4], int j) {
+    if constexpr (kHasAddend) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int e = i % 2, row = kRowsApart * (i / 2);
+            const long long at = kTransposedD ? (8 * j + e) * fragment.c_ld + row : row * fragment.c_ld + 8 * j + e;
+            const bool there = row < fragment.rows && 8 * j + e < fragment.columns;
+            c[i] = there ? load_element<kAddendType>(fragment.c, at) : 0.0f;
+        }
+    }
+}
+
 // Finishes the four elements of 8-column block `j`: rows 0 and kRowsApart from the thread's first, columns 8 j and 8 j + 1.
-DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)[4], int j) {
+// `c`: with kHasAddend, the elements of C beside them.
+DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)[4], const float (&c)[4], int j) {
     float bias_n[2], scale_n[2];
     if constexpr (kScaled == 1) {
 #pragma unroll
@@ -101,14 +114,10 @@ DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const int h = i / 2, e = i % 2, row = kRowsApart * h;
+        const int h = i / 2, e = i % 2;
         if constexpr (kScaled == 1) v[i] *= fragment.scale_m[h] * scale_n[e];  // equal bits where operands are swapped
         if constexpr (!kScalesSums && kOutput != 3) v[i] *= p.alpha;
-        if constexpr (kHasAddend) {
-            const long long at = kTransposedD ? (8 * j + e) * fragment.c_ld + row : row * fragment.c_ld + 8 * j + e;
-            if (row < fragment.rows && 8 * j + e < fragment.columns)
-                v[i] = fmaf(p.beta, load_element<kAddendType>(fragment.c, at), v[i]);  // one rounding in every variant
-        }
+        if constexpr (kHasAddend) v[i] = fmaf(p.beta, c[i], v[i]);  // one rounding in every variant
         if constexpr (kBias == 1) v[i] += fragment.bias_m[h];
         if constexpr (kBias == 2) v[i] += bias_n[e];
         if constexpr (kOutput != 3) v[i] = activated<kActivation>(v[i]);
@@ -143,10 +152,11 @@ DEVICE void store_direct(const Params& p, const EpilogueFragment& fragment, cons
 
 // The four elements of 8-column block `j` of the accumulators, finished.
 DEVICE void finish_quad(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[OUT_N / 2], float (&v)[4],
-                        int j) {
+                        float (&c)[4], int j) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) v[r] = value_of(acc[4 * j + r]);
-    finish(p, fragment, v, j);
+    if constexpr (!kStagedAddend) load_addends(fragment, c, j);
+    finish(p, fragment, v, c, j);
 }
 
 // Where this lane's row of stmatrix goes, for the 16 columns from 8-column block `j` of the buffer on. Matrix q is the
@@ -165,20 +175,38 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
 #pragma unroll
     for (u32 j = 0; j < STORE_BLOCK_N / 8; j += 2) {
-        float v[2][4];
+        float v[2][4], c[2][4];
+        const u32 row = address + staging_offset(warp, lane, j);
+        const auto word = [&](u32 i) {  // of the buffer: a thread's two rows of D, neighbours, where the loop below stores them
+            const u32 column = 8 * (j + i / 2) + 2 * (lane % 4) + i % 2;
+            return address + swizzled(column * 128 + 2 * fragment_row(warp, lane), 128);
+        };
+        if constexpr (kStagedAddend) {
+            u32 w[4];
+            if constexpr (kTransposedD && kShiftedRows) {
 #pragma unroll
-        for (int side = 0; side < 2; ++side) finish_quad(p, fragment, acc, v[side], eight + j + side);
-        if constexpr (kTransposedD && kShiftedRows) {
-            // A thread's two rows of D are neighbours: a word in each of its columns. Four lanes share a bank.
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) {
-                const u32 column = 8 * (j + i / 2) + 2 * (lane % 4) + i % 2;
-                store_shared(address + swizzled(column * 128 + 2 * fragment_row(warp, lane), 128),
-                             pack(v[i / 2][i % 2], v[i / 2][2 + i % 2]));
+                for (u32 i = 0; i < 4; ++i) w[i] = load_shared(word(i));
+            } else if constexpr (kTransposedD) {
+                load_matrices_transposed(row, w);
+            } else {
+                load_matrices(row, w);
             }
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) {
+                const u16 bits = static_cast<u16>(w[i / 2] >> 16 * (i % 2));
+                // Of word i / 2 the neighbours are in one row, of those above in one column.
+                constexpr bool COLUMNS = kTransposedD && kShiftedRows;
+                c[i / 4][COLUMNS ? i / 2 % 2 + 2 * (i % 2) : i % 4] = kAddendType == 0 ? from_bf16(bits) : from_f16(bits);
+            }
+        }
+#pragma unroll
+        for (int side = 0; side < 2; ++side) finish_quad(p, fragment, acc, v[side], c[side], eight + j + side);
+        if constexpr (kTransposedD && kShiftedRows) {
+            // Up to four lanes share a bank.
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) store_shared(word(i), pack(v[i / 2][i % 2], v[i / 2][2 + i % 2]));
             continue;
         }
-        const u32 row = address + staging_offset(warp, lane, j);
         const u32 w0 = pack(v[0][0], v[0][1]), w1 = pack(v[0][2], v[0][3]);
         const u32 w2 = pack(v[1][0], v[1][1]), w3 = pack(v[1][2], v[1][3]);
         if constexpr (kTransposedD)
@@ -194,7 +222,7 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
 // Banks, by units of 16 bytes: where buffers are 128 bytes wide, row r of one has unit x at x ^ (r % 8).
 //   transposed  a lane's row is 8 j + 2 (l % 4) + e, its unit 4 (w % 2) + 2 h + l / 16: in one store the low bit of
 //               the unit is due to l / 16, the others to l % 4, and lanes l / 4 % 4 have the four words of a unit.
-//               All 32 banks. (Where rows are shifted, eight lanes share a bank.)
+//               All 32 banks. (Where rows are shifted, up to eight lanes share a bank.)
 //   else        8 bytes a lane, so half a warp at a time: rows r = 0..3 (or 4..7), units 2 j + l % 4 / 2. The upper
 //               two bits of the unit are j ^ r / 2, the same for rows r and r ^ 1, which would share banks. So odd
 //               rows store block j ^ 2 meanwhile, and each of the four rows has two units of its own.
@@ -202,8 +230,9 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
 //               r ^ 2 would share banks, and rows with r & 2 store block j ^ 1 meanwhile.
 DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
     const u32 column = 8 * j + 2 * (lane % 4) + e;
-    if constexpr (kTransposedD && kShiftedRows)  // lane / 16 is the half of the 64 rows
-        return lane / 16 * STORE_BOX_BYTES + swizzled(column * 128 + lane / 4 % 4 * 32 + 8 * warp + 4 * h, 128);
+    const u32 row = fragment_row(warp, lane) + h;  // where rows are shifted
+    if constexpr (kTransposedD && kShiftedRows)
+        return row / 32 * STORE_BOX_BYTES + swizzled(column * 128 + row % 32 * 4, 128);
     else if constexpr (kTransposedD)
         return warp / 2 * STORE_BOX_BYTES + swizzled(column * 128 + 64 * (warp % 2) + 32 * h + lane / 4 * 4, 128);
     else
@@ -217,8 +246,12 @@ DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, cons
     if constexpr (kTransposedD) {
 #pragma unroll
         for (u32 j = 0; j < STORE_BLOCK_N / 8; ++j) {
-            float v[4];
-            finish_quad(p, fragment, acc, v, eight + j);
+            float v[4], c[4];
+            if constexpr (kStagedAddend) {
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) c[i] = load_float(address + staging_offset(warp, lane, j, i / 2, i % 2));
+            }
+            finish_quad(p, fragment, acc, v, c, eight + j);
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) store_staged(address + staging_offset(warp, lane, j, i / 2, i % 2), v[i]);
         }
@@ -227,10 +260,21 @@ DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, cons
         const bool trades = lane / 4 & (STORE_BLOCK_N == 32 ? 1 : 2);  // stores block j + APART first
 #pragma unroll
         for (u32 j = 0; j < APART; ++j) {
-            float a[4], b[4];
-            finish_quad(p, fragment, acc, a, eight + j);
-            finish_quad(p, fragment, acc, b, eight + j + APART);
+            float a[4], b[4], c_a[4], c_b[4];
             const u32 first = trades ? j + APART : j, second = trades ? j : j + APART;
+            if constexpr (kStagedAddend) {
+#pragma unroll
+                for (u32 h = 0; h < 2; ++h) {
+                    float x[2], y[2];
+                    load_shared_pair(address + staging_offset(warp, lane, first, h, 0), x);
+                    load_shared_pair(address + staging_offset(warp, lane, second, h, 0), y);
+#pragma unroll
+                    for (u32 e = 0; e < 2; ++e)
+                        c_a[2 * h + e] = trades ? y[e] : x[e], c_b[2 * h + e] = trades ? x[e] : y[e];
+                }
+            }
+            finish_quad(p, fragment, acc, a, c_a, eight + j);
+            finish_quad(p, fragment, acc, b, c_b, eight + j + APART);
 #pragma unroll
             for (u32 i = 0; i < 4; i += 2) {
                 store_staged(address + staging_offset(warp, lane, first, i / 2, 0), trades ? b[i] : a[i],
@@ -253,6 +297,15 @@ DEVICE void stage(const Params& p, const EpilogueFragment& fragment, const Sum (
 // First column of a store block: the last one may begin within the one before.
 DEVICE constexpr u32 store_column(u32 block) {
     return block + 1 < kNumStoreBlocks ? block * STORE_BLOCK_N : OUT_N - STORE_BLOCK_N;
+}
+
+// The threads that share a staging buffer see what they have written: a warp has rows of its own, but those of a
+// transposed buffer have elements of all warps.
+DEVICE void sync_staged(TileContext ctx) {
+    if constexpr (kTransposedD)
+        sync_stores(1 + ctx.warpgroup, 128);
+    else
+        sync_warp_stores();
 }
 
 // Stores through shared memory: 64 rows x STORE_BLOCK_N columns at a time, while TMA still stores the ones before.
@@ -278,6 +331,10 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
                 named_sync(1 + ctx.warpgroup, 128);
             }
             if (kSplitK) sent = (sent + 1) % kNumStoreStages;
+            if constexpr (kStagedAddend) {
+                fill_addend(p, address, at.row0 + 64 * i, at.column0 + column, at.batch, ctx);
+                sync_staged(ctx);
+            }
             stage(p, fragment, acc[i], column, address);
             async_fence();  // by every thread that has written: one thread's fence is only for its own
             named_sync(1 + ctx.warpgroup, 128);
@@ -329,7 +386,7 @@ DEVICE void store_rows(const Params& p, u32 box, long long row, int column, int 
 #pragma unroll UNROLLED
     for (u32 done = 0; done < ROWS; done += AT_ONCE, next += REORDERS ? 0 : AT_ONCE * ld) {
         const u32 from = (first + done) * STORE_ROW_BYTES;
-        const u32 into = REORDERS ? (first + done) % 8 * 8 + (first + done) / 8 : first + done;  // the row of d
+        const u32 into = REORDERS ? shifted_row(first + done) : first + done;  // the row of d
         char* const at = REORDERS ? next + into * ld : next;
         u32 w[8], x[4];
         load_words(box + swizzled(from + 16 * unit, STORE_ROW_BYTES), w[0], w[1], w[2], w[3]);
@@ -354,15 +411,6 @@ DEVICE void store_rows(const Params& p, u32 box, long long row, int column, int 
     }
 }
 
-// The threads that share a staging buffer see what they have written: a warp has rows of its own, but those of a
-// transposed buffer have elements of all warps.
-DEVICE void sync_staged(TileContext ctx) {
-    if constexpr (kTransposedD)
-        sync_stores(1 + ctx.warpgroup, 128);
-    else
-        sync_warp_stores();
-}
-
 // As store_by_tma(), but warps store the rows of a buffer. No barrier precedes the filling of one of two buffers: its
 // readers have met the other threads since, when the other buffer was full.
 DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, TileContext ctx, u32& sent) {
@@ -377,6 +425,10 @@ DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, Ti
             const int n = at.column0 + column;
             if (kNumStoreStages == 1) sync_staged(ctx);
             sent = (sent + 1) % kNumStoreStages;
+            if constexpr (kStagedAddend) {
+                fill_addend(p, address, m, n, at.batch, ctx);
+                sync_staged(ctx);
+            }
             stage(p, fragment, acc[i], column, address);
             sync_staged(ctx);
             if constexpr (kTransposedD) {

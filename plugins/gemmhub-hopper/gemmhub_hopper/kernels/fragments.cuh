@@ -1,6 +1,6 @@
 // A through registers (kRegistersA, "RS" wgmma): 32-bit elements are loaded from A's tile by ordinary loads, as fragments
 // that wgmma takes instead of a descriptor. So tf32 may be contiguous along M, and float32 is split here instead of in a
-// pre-pass. (16-bit elements: shifted_rows.cuh.)
+// pre-pass. (Rows that TMA cannot take as they are: shifted_rows.cuh.)
 //
 // The fragment of 64 rows and a K step, for lane l of warp w; g = l / 4, t = l % 4, h = 0 or 1:
 //     tf32 (8 of k)       register h: row 16 w + g + 8 h, k = t;            2 + h: the same row, 4 of k on

@@ -9,7 +9,7 @@
 //     split_k.cuh      K split among CTAs that add through global memory
 //     cluster.cuh      CTAs of a cluster that share K; tma_load.cuh those that multicast operands
 //     pingpong.cuh     two consumers that compute different tiles
-//     fragments.cuh    A through registers; shifted_rows.cuh 16-bit elements in rows that TMA cannot take as they are
+//     fragments.cuh    A through registers; shifted_rows.cuh A in rows that TMA cannot take as they are
 //
 // A variant is a set of constants (config.cuh). A CTA has one producer warpgroup and kNumConsumers consumer warpgroups:
 //
@@ -86,6 +86,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
             pipe.skip(kNumProducts * work.k_blocks);
             continue;
         }
+        prefetch_addend(p, TileCoord(work, ctx));
         Accumulators acc WRITTEN_BY_WGMMA;
         if (!accumulate(acc, p, work, ctx, pipe, order, loader, emulation)) break;
 

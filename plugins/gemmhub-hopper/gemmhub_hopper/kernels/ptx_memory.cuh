@@ -19,6 +19,21 @@ DEVICE void store_matrices_transposed(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
                  : "memory");
 }
 
+// The inverses of both: what they stored from there, as they took it.
+DEVICE void load_matrices(u32 row, u32 (&w)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+DEVICE void load_matrices_transposed(u32 row, u32 (&w)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(row)
+                 : "memory");
+}
+
 // Stores to a staging buffer: 4 bytes, and 8 at a multiple of 8.
 DEVICE void store_staged(u32 to, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
@@ -34,6 +49,10 @@ DEVICE void sync_stores(u32 name, u32 threads) { named_sync(name, threads); }
 
 DEVICE void store_shared(u32 to, u32 value) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+
+DEVICE void store_shared_half(u32 to, u16 value) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(value) : "memory");
 }
 
 DEVICE u32 load_shared(u32 from) {

@@ -134,10 +134,11 @@ DEVICE void reduce_quads(const Params& p, const Float4* partials, const TileCoor
         emulation.repair(p, sums[i], at.row + 64 * fragment, at.column + 8 * j, at.batch);
         multiply_by_alpha(p, sums[i]);
         const EpilogueFragment epilogue(p, at, fragment);
-        float v[4];
+        float v[4], c[4];
 #pragma unroll
         for (int r = 0; r < 4; ++r) v[r] = value_of(sums[i][r]);
-        finish(p, epilogue, v, j);
+        load_addends(epilogue, c, j);
+        finish(p, epilogue, v, c, j);
         store_direct(p, epilogue, v, j);
     }
 }

@@ -37,9 +37,18 @@ struct TileContext {
     }
 };
 
+// The row of D, of 64, that is row `row` of wgmma's fragment where rows are shifted: the eight rows that a warp loads at once
+// are in lines below each other, and a thread's two rows are neighbours.
+DEVICE u32 shifted_row(u32 row) {
+    return row / (8 * LINE_ROWS) * (8 * LINE_ROWS) + row % 8 * LINE_ROWS + row / 8 % LINE_ROWS;
+}
+
 // The rows of D that a thread has in a fragment of 64: this one, and the one that is kRowsApart below it.
 constexpr int kRowsApart = kShiftedRows ? 1 : 8;
-DEVICE u32 fragment_row(u32 warp, u32 lane) { return kShiftedRows ? lane / 4 * 8 + 2 * warp : 16 * warp + lane / 4; }
+DEVICE u32 fragment_row(u32 warp, u32 lane) {
+    const u32 row = 16 * warp + lane / 4;
+    return kShiftedRows ? shifted_row(row) : row;
+}
 
 // Coordinates in D of a consumer warpgroup's rows of a tile, and of this thread's first element.
 struct TileCoord {

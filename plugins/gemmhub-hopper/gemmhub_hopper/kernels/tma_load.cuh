@@ -62,8 +62,8 @@ DEVICE void load_shifted_rows(const Params& p, const OperandMaps& maps, u32 to, 
 #pragma unroll 1
     for (int row = 0; row < static_cast<int>(LINE_ROWS); ++row) {
         const int begin = row * static_cast<int>(p.a_m);
-        tma_load(to + row * SHIFTED_BOX_BYTES, row < last_rows ? maps.last_rows : maps.a, begin - begin % 8 + k,
-                 m / static_cast<int>(LINE_ROWS), z, barrier);
+        tma_load(to + row * SHIFTED_BOX_BYTES, row < last_rows ? maps.last_rows : maps.a,
+                 begin - begin % static_cast<int>(LINE_ROWS) + k, m / static_cast<int>(LINE_ROWS), z, barrier);
     }
 }
 

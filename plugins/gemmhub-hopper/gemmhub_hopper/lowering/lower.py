@@ -4,8 +4,8 @@ The kernel multiplies a (m x k) by b (k x n). Either may be K-major (contiguous 
 along N or, *transposed*, along M. So every problem has two lowerings: as it is, and with swapped operands (swap-AB), as
 d^T = b^T a^T, where the kernel's m is the problem's n. The cost model chooses: where the result is narrow, the kernel's
 n should be the narrow side. Each may have one more in which the kernel's a goes through registers and so needs no
-copy (of 16-bit elements where TMA cannot take its rows), and for float32 one in which its b is split in shared memory
-and needs none either. 8-bit operands have only the two.
+copy (of 16-bit and tf32 elements also where TMA cannot take its rows), and for float32 one in which its b is split in
+shared memory and needs none either. 8-bit operands have only the two.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ TMA reads operands whose address and rows are aligned to 16 bytes, and tensor co
 memory only where they are contiguous along K. Any other operand is copied beforehand. Float32 operands that keep
 float32's accuracy are split into bfloat16 planes, whatever their strides. Copies are dense, with rows aligned to 16
 bytes. The kernel's a needs no copy where it goes through registers: there it may be contiguous along M, float32 is
-split, and rows of 16-bit elements may be any number of bytes apart.
+split, and rows of 16-bit and tf32 elements that are contiguous along K may be any number of elements apart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SOURCES = {"bfloat16": FROM_BF16, "float16": FROM_F16}
 FEWEST_SHIFTED = 64
 """Fewest rows, and elements of K, of an operand of shifted rows: one tile of the kernel."""
 LONGEST_ROW = 2**27
-"""Elements between shifted rows, at most: eight rows are one line of a tensor map, whose coordinates are 32-bit."""
+"""Elements between shifted rows, at most: eight rows may be one line of a tensor map, whose coordinates are 32-bit."""
 _FURTHEST = 2**40
 """Bound of the strides of a tensor map, in bytes."""
 
@@ -205,6 +205,8 @@ def in_registers(
         _, direct = stored(operand.layout, order, usual.size, usual.count, usual.strides[2])
         if not _obstacle(operand, direct, usual.size):
             return replace(usual, mn_major=order != _orders(name)[0], direct=direct, why="")
+    if form.input == "tf32":
+        return _shifted(problem, operand, usual)
     if problem.pinned and form.input == "split" and problem.a.dtype == problem.b.dtype:
         why = "copied: TMA takes addresses and rows that are aligned to 16 bytes, contiguous along one side"
         return replace(usual, mn_major=False, unsplit=True, why=why)

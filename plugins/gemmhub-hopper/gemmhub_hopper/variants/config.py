@@ -40,6 +40,8 @@ BY_ROWS = "f16x3 by rows"
 """Scheme of float16 planes where consumers split the rows of a."""
 SHIFTED = "shifted rows"
 """Scheme of 16-bit elements where a goes through registers, as TMA cannot take its rows as they are."""
+SHIFTED_TF32 = "shifted rows of tf32"
+"""The same of tf32 elements."""
 _PLANES = {"split": 3, F16X3: 2}
 """Planes of an operand in a stage."""
 _PLANE_PRODUCTS = {"split": 6, F16X3: 3}
@@ -140,8 +142,8 @@ class Form:
     activation: str | None = None
     """The activation: one of :data:`ACTIVATIONS`; None for none."""
     registers_a: bool = False
-    """Whether a goes through registers: tf32 that is contiguous along M, float32 that is split there, or 16-bit
-    elements in rows that TMA cannot take as they are.
+    """Whether a goes through registers: tf32 that is contiguous along M, float32 that is split there, or 16-bit or
+    tf32 elements in rows that TMA cannot take as they are.
     """
     split_planes_b: bool = False
     """Whether b is float32 in shared memory too, and is split into planes there."""
@@ -177,8 +179,10 @@ class Form:
 
     @cached_property
     def shifted_rows(self) -> bool:
-        """Whether a has 16-bit elements and goes through registers (kernels/shifted_rows.cuh)."""
-        return self.registers_a and self.input in ("bfloat16", "float16")
+        """Whether a goes through registers in rows that TMA cannot take as they are (kernels/shifted_rows.cuh)."""
+        return self.registers_a and (
+            self.input in ("bfloat16", "float16") or (self.input == "tf32" and not self.mn_major_a)
+        )
 
     @property
     def letters(self) -> str:
@@ -187,13 +191,13 @@ class Form:
 
     @property
     def scheme(self) -> str:
-        """The input; another name for float16 planes and 16-bit elements of an a through registers: costs differ. All
+        """The input; another name for float16 planes and shifted rows of an a through registers: costs differ. All
         8-bit floats have one name.
         """
         if self.float8:
             return "float8"
         if self.shifted_rows:
-            return SHIFTED
+            return SHIFTED_TF32 if self.input == "tf32" else SHIFTED
         return BY_ROWS if self.input == F16X3 and self.registers_a else self.input
 
     @property
@@ -382,6 +386,8 @@ class Variant:
         limit = 56 if by_rows else 48 if form.num_planes > 1 else 96 if crowded else 128
         if form.registers_a and registers > limit:
             return f"with {registers} accumulators a thread has no registers for elements of a"
+        if form.scheme == SHIFTED_TF32 and self.split_k and form.addend and registers > 80:
+            return f"with {registers} accumulators and shifted rows of tf32 a thread has no registers for split-K and c"
         if (
             registers > (48 if by_rows else 32 if form.sets_of_sums == 3 else 64)
             and form.num_planes > 1
@@ -414,8 +420,6 @@ class Variant:
             return "shifted rows of a are contiguous along K, and exclude TMA's stores, multicast of a and shared K"
         if form.input == BF16X3 and form.registers_a:
             return "two bfloat16 planes are made by a pre-pass: no operand goes through registers"
-        if form.registers_a and form.num_planes == 1 and not (form.shifted_rows or form.mn_major_a):
-            return "tf32 goes through registers only where it is contiguous along M"
         if form.input_bytes == 1 and (form.mn_major_a or form.mn_major_b or form.registers_a):
             return "wgmma reads 8-bit operands from shared memory only where they are contiguous along K"
         if form.scales == "blocks" and not form.float8:

@@ -119,7 +119,7 @@ SHIFTED_SHAPES = ShapeList((
     *(_shifted_shape(128, n, cluster_m=2) for n in (128, 192, 256)),
     *(_shifted_shape(64, n, consumers=1) for n in (32, 64, 96, 128, 160)),
 ))  # fmt: skip
-"""Shapes for 16-bit operands of shifted rows."""
+"""Shapes for 16-bit and tf32 operands of shifted rows."""
 
 
 def _small_shape(m: int, n: int, **options: Any) -> Shape:

@@ -9,10 +9,8 @@ from gemmhub_nvidia.tma import SWIZZLE, MapArguments
 
 from gemmhub_hopper.variants.config import BF16X3, F16X3, FLOAT8, INT8, INT32, Form, Variant
 
-LINE_ROWS = 8
-"""Rows of 16-bit elements that are one line of :func:`shifted_rows`."""
-TMA_UNIT = 8
-"""16-bit elements of the 16 bytes to which TMA aligns."""
+TMA_UNIT = 16
+"""Bytes to which TMA aligns."""
 TYPES = {**tma.TYPES, "split": 9, F16X3: 6, BF16X3: 9, **dict.fromkeys(FLOAT8, 0), INT8: 0, INT32: 3}
 """CUtensorMapDataType by the input or dtype."""
 
@@ -51,19 +49,20 @@ def operand(
 def shifted_rows(stored: Stored, form: Form, rows: int) -> tuple[MapArguments, MapArguments]:
     """Return the maps of an a of shifted rows (kernels/shifted_rows.cuh), for tiles of ``rows`` rows.
 
-    A line is eight rows. The first map has whole lines. The second differs where the number of rows is no multiple of
-    eight: it has one line more, and each of its lines ends with the row that ends the matrix.
+    A line is eight rows, or four of tf32. The first map has whole lines. The second differs where the number of rows is
+    no multiple of those of a line: it has one line more, and each of its lines ends with the row that ends the matrix.
     """
-    lines, last = divmod(stored.outer, LINE_ROWS)
-    box = form.block_k + TMA_UNIT, rows // LINE_ROWS, 1
+    line_rows = TMA_UNIT // form.input_bytes  # those that begin at a multiple of 16 bytes are so many apart
+    lines, last = divmod(stored.outer, line_rows)
+    box = form.block_k + TMA_UNIT // form.input_bytes, rows // line_rows, 1
     ld = stored.ld // form.input_bytes
 
     def lines_of(some: int, count: int) -> MapArguments:
         sizes = (some - 1) * ld + stored.inner, count, 1
-        strides = LINE_ROWS * stored.ld, LINE_ROWS * stored.ld * count
-        return MapArguments(TYPES[form.input], sizes, strides, box, SWIZZLE[TMA_UNIT * form.input_bytes])
+        strides = line_rows * stored.ld, line_rows * stored.ld * count
+        return MapArguments(TYPES[form.input], sizes, strides, box, SWIZZLE[TMA_UNIT])
 
-    lines_map = lines_of(LINE_ROWS, lines)
+    lines_map = lines_of(line_rows, lines)
     return lines_map, lines_of(last, lines + 1) if last else lines_map
 
 

@@ -140,6 +140,7 @@ inline unsigned char* shared_at(Block& block, u32 address) {
 }
 inline u32 swizzle_of(u32 address, u32 width) { return address ^ ((address >> 3) & (width - 16) & 0x70); }
 void store_fragments(u32 row, const u32 (&words)[4], bool transposed);
+void load_fragments(u32 row, u32 (&words)[4], bool transposed);
 void store_floats(u32 to, const float* values, u32 count);
 
 // Performs one copy that has begun.

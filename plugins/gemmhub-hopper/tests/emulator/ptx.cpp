@@ -117,6 +117,8 @@ void store_matrices(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
 void store_matrices_transposed(u32 row, u32 w0, u32 w1, u32 w2, u32 w3) {
     store_fragments(row, {w0, w1, w2, w3}, true);
 }
+void load_matrices(u32 row, u32 (&w)[4]) { load_fragments(row, w, false); }
+void load_matrices_transposed(u32 row, u32 (&w)[4]) { load_fragments(row, w, true); }
 void store_staged(u32 to, float value) { store_floats(to, &value, 1); }
 void store_staged(u32 to, float first, float second) {
     const float both[] = {first, second};
@@ -131,6 +133,7 @@ void sync_stores(u32 name, u32 threads) {
     named_sync(name, threads);
 }
 void store_shared(u32 to, u32 value) { memcpy(shared_at(here(), to), &value, 4); }
+void store_shared_half(u32 to, u16 value) { memcpy(shared_at(here(), to), &value, 2); }
 u32 load_shared(u32 from) {
     me().fenced = false;
     return read_as<u32>(shared_at(here(), from));

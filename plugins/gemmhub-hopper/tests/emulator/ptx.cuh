@@ -65,11 +65,14 @@ inline void warpgroup_reg_alloc() {}
 
 void store_matrices(u32 row, u32 w0, u32 w1, u32 w2, u32 w3);
 void store_matrices_transposed(u32 row, u32 w0, u32 w1, u32 w2, u32 w3);
+void load_matrices(u32 row, u32 (&w)[4]);
+void load_matrices_transposed(u32 row, u32 (&w)[4]);
 void store_staged(u32 to, float value);
 void store_staged(u32 to, float first, float second);
 void sync_warp_stores();
 void sync_stores(u32 name, u32 threads);
 void store_shared(u32 to, u32 value);
+void store_shared_half(u32 to, u16 value);
 // Into a register, which may be a fragment's.
 u32 load_shared(u32 from);
 

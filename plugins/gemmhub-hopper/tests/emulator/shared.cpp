@@ -23,6 +23,29 @@ void store_fragments(u32 row, const u32 (&words)[4], bool transposed) {
     });
 }
 
+void load_fragments(u32 row, u32 (&words)[4], bool transposed) {
+    struct Lane {
+        u32 row;
+        u32* words;
+    } mine = {row, words};
+    me().fenced = false;
+    exchange(&mine, [&](void** lanes) {
+        const auto at = [&](u32 lane) -> Lane& { return *static_cast<Lane*>(lanes[lane]); };
+        for (u32 lane = 0; lane < 32; ++lane)
+            for (u32 q = 0; q < 4; ++q) {
+                u16 halves[2];
+                for (u32 e = 0; e < 2; ++e) {
+                    const u32 i = lane / 4, j = 2 * (lane % 4) + e;
+                    const u32 r = transposed ? j : i, c = transposed ? i : j;
+                    const u32 base = at(8 * q + r).row;
+                    if (base % 16) fail("ldmatrix from an address that is not aligned");
+                    halves[e] = read_as<u16>(shared_at(here(), base + 2 * c));
+                }
+                at(lane).words[q] = halves[0] | u32(halves[1]) << 16;
+            }
+    });
+}
+
 void store_floats(u32 to, const float* values, u32 count) {
     if (to % (4 * count)) fail("a store to an address that is not aligned");
     u16 halves[4];

@@ -96,3 +96,17 @@ def squares() -> list[str]:
         if row["kind"] in ("squares", "int8") and row["orders"] == "nn" and row["dtype"] != "float16"
     ]  # fmt: skip
     return tables.rows(("dtype", "batch", "us", "torch / gemmhub", "by"), body)
+
+
+def cards() -> list[str]:
+    """Return published peak rates of cards, those that estimates assume, and the estimates of a large product."""
+    report = json.loads((results.FOLDER / "cpu" / "cuda_cards.json").read_text())
+    names = {"float32": "float32", "half": "16 bits", "int8": "int8", "float8": "float8"}
+    body = [
+        (f"{card} ({rows['capability']})", names[kind], x["published"], x["peak"],
+         x.get("estimate", "-"), f"`{x['candidate']}`" if "candidate" in x else "-")
+        for card, rows in report["cards"].items()
+        for kind, x in rows.items()
+        if kind in names
+    ]  # fmt: skip
+    return tables.rows(("card", "operands", "published", "assumed", "estimate", "candidate"), body)

@@ -10,7 +10,7 @@ from gemmhub_nvidia import nvrtc
 from gemmhub_nvidia.driver import Driver
 from gemmhub_nvidia.nvrtc import Compiler
 
-from gemmhub.backend import BASIC, WORKSPACE, Candidate, Kernel, Offer, Quantization
+from gemmhub.backend import BASIC, WORKSPACE, Candidate, Kernel, Offer, Quantization, Run
 from gemmhub.capability import Device, Ready, Refusal
 from gemmhub.kit.corrections import NOTE
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
@@ -20,9 +20,11 @@ from gemmhub_cuda.candidate import BATCH_ORDERS, Choice, named
 from gemmhub_cuda.compiled import uniform
 from gemmhub_cuda.cost import corrections, wave_model
 from gemmhub_cuda.launch import Launch
-from gemmhub_cuda.lower import check_types, lowered
+from gemmhub_cuda.lower import Lowering, check_types, lowered
+from gemmhub_cuda.proof import Proofs
 from gemmhub_cuda.quantize import Quantizer
 from gemmhub_cuda.variants.form import ACTIVATIONS
+from gemmhub_cuda.variants.variant import Shape
 
 _PROPOSED = 8
 """Number of candidates that tuning times."""
@@ -43,7 +45,10 @@ class CudaBackend(MachineBackend[probe.Machine]):
 
     name = "cuda"
     by_bucket = True
-    takes: ClassVar = {**BASIC, "activation": frozenset(ACTIVATIONS), "reproducible": frozenset({"run", "batch"})}
+    takes: ClassVar = {
+        **BASIC, "activation": frozenset(ACTIVATIONS), "reproducible": frozenset({"run", "batch"}), "scale_a": None,
+        "scale_b": None,
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
         """Tests pass other functions that open the driver and the compiler."""
         super().__init__(lambda: probe.look(open_driver, open_compiler))
         self._quantizer = Quantizer()
+        self._proofs = Proofs(self._launch_of_proof)
 
     def _ready(self, machine: probe.Machine) -> Ready:
         return probe.ready(machine)
@@ -61,6 +67,27 @@ class CudaBackend(MachineBackend[probe.Machine]):
         """Return a refusal of operands on another device, and of dtypes or an epilogue without a kernel."""
         refusal = self._elsewhere(problem.device)
         return refusal or check_types(problem, self.machine.cards[problem.device.index].capability)
+
+    def _unproven(self, index: int, lowering: Lowering) -> Refusal | None:
+        """Return a refusal of 8-bit floats where a first product on the device shows their kernels to be wrong."""
+        if not lowering.form.float8:
+            return None
+        return self._proofs.of(index, self.machine.gpus[index], lowering.form.input)
+
+    def _launch_of_proof(self, problem: GemmProblem, shape: Shape) -> Run:
+        """Return a product of a proof ready to run by a shape."""
+        lowering = lowered(problem, self.machine.cards[problem.device.index].capability)
+        assert isinstance(lowering, Lowering), lowering
+        return self._launch(problem.device.index, Choice(lowering, shape, 1), 0).run
+
+    def _launch(self, index: int, choice: Choice, workspace_limit: int) -> Launch:
+        """Return a choice ready to run. Raises CompilerError, DriverError."""
+        machine = self.machine
+        return Launch(
+            machine.gpus[index], choice, machine.kernels.function(index, choice.variant),
+            choice.ctas_per_sm(machine.cards[index]) * machine.cards[index].sms, machine.workspaces[index],
+            workspace_limit, alone=len(machine.gpus) == 1,
+        )  # fmt: skip
 
     def _elsewhere(self, device: Device) -> Refusal | None:
         """Return a refusal of a device without kernels."""
@@ -87,6 +114,9 @@ class CudaBackend(MachineBackend[probe.Machine]):
         lowering = lowered(problem, card.capability)
         if isinstance(lowering, Refusal):
             return lowering
+        refusal = self._unproven(problem.device.index, lowering)
+        if refusal is not None:
+            return refusal
         order = _pinned_order(problem)
         every = corrections.ranked(lowering, card, WORKSPACE, order)
         if not every and order is not None:
@@ -125,6 +155,9 @@ class CudaBackend(MachineBackend[probe.Machine]):
         lowering = lowered(problem, card.capability)
         if isinstance(lowering, Refusal):
             return lowering
+        refusal = self._unproven(index, lowering)
+        if refusal is not None:
+            return refusal
         choice = named(lowering, candidate)
         if choice is None:
             return Refusal(f"there is no kernel called {candidate}", "name another candidate")
@@ -140,12 +173,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
             )
         if choice.workspace_bytes:
             machine.workspaces[index].reserve(choice.workspace_bytes, workspace_limit)
-        launch = Launch(
-            machine.gpus[index], choice, machine.kernels.function(index, choice.variant),
-            choice.ctas_per_sm(card) * card.sms, machine.workspaces[index], workspace_limit,
-            alone=len(machine.gpus) == 1,
-        )  # fmt: skip
-        return Kernel(launch.run, _words(choice), choice.workspace_bytes)
+        return Kernel(self._launch(index, choice, workspace_limit).run, _words(choice), choice.workspace_bytes)
 
     def quantize(self, task: Quantization) -> Refusal | None:
         """Quantize in one pass over x where a CTA holds its groups, in two where they are larger.

@@ -39,10 +39,13 @@ class Choice:
         """The order in which the products of an element are added, such as "fma.r8" or "mma.k16.r32/s4".
 
         It is that of the shape; with split-K, each split has whole steps along K, the first ones one more, and is begun
-        from zero and then added to the splits before. Sums of int8 are exact.
+        from zero and then added to the splits before. Sums of int8 are exact. Of 8-bit floats the sums of each 128
+        along K are promoted, times their scales if K has any.
         """
         if self.lowering.form.input == "int8":
             return "exact"
+        if self.lowering.form.float8:
+            return PROMOTED
         order = self.shape.order
         return order and order + (f"/s{self.splits}" if self.splits > 1 else "")
 
@@ -96,9 +99,7 @@ class Choice:
 
     def ctas_per_sm(self, card: Card) -> int:
         """Return how many CTAs an SM runs at once."""
-        variant = self.variant
-        by_shared = card.shared_per_sm // (variant.shared_bytes + 1024)
-        return max(1, min(variant.ctas_per_sm, by_shared, card.threads_per_sm // variant.threads))
+        return max(1, self.variant.ctas_per_sm(card.sm))
 
     def offsets(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Yield for each launch the offsets of a, b, c and d in bytes, and its number of matrices."""
@@ -110,9 +111,9 @@ class Choice:
 
     def group(self, at_once: int) -> int:
         """Return the rows of tiles in a group, so that the CTAs that run at once read the least from memory."""
-        rows = self.tiles[0]
-        sizes = [size for size in (1, 2, 4, 8, 16, 32) if size <= rows]
-        return min(sizes, key=lambda size: size * self.shape.m + -(-at_once // size) * self.shape.n)
+        rows, tiles = self.tiles[0], at_once * self.shape.cta_tiles
+        sizes = [size for size in (1, 2, 4, 8, 16, 32) if size <= rows and (size == 1 or self.shape.grouped)]
+        return min(sizes, key=lambda size: size * self.shape.m + -(-tiles // size) * self.shape.n)
 
     def refusal(self, card: Card, workspace: int) -> str | None:
         """Return why the candidate does not run on ``card`` with so many bytes of workspace; None where it runs."""
@@ -125,11 +126,18 @@ class Choice:
                 return f"split-K takes {self.counters} counters: there are {MAX_COUNTERS}"
             if self.workspace_bytes > workspace:
                 return f"it needs {self.workspace_bytes} bytes of workspace: {workspace} are allowed"
+        if any(x is not None and x.batch for x in self.lowering.scales) and self.launches > 1:
+            return "the batch takes several launches, and matrices have scales of their own"
         no_grid = self.shape.grid_refusal(self.tiles[0] * self.tiles[1], self.splits)
         return no_grid or self.variant.refusal(card.shared_per_block)
 
 
-BATCH_ORDERS = {"float32": "fma.r8", "float16": "mma.k16.r64", "bfloat16": "mma.k16.r64", "int8": "exact"}
+PROMOTED = "mma.k32.p128"
+"""The order of 8-bit floats in all shapes."""
+BATCH_ORDERS = {
+    "float32": "fma.r8", "float16": "mma.k16.r64", "bfloat16": "mma.k16.r64", "int8": "exact",
+    "float8_e4m3fn": PROMOTED, "float8_e5m2": PROMOTED,
+}  # fmt: skip
 """The order of pinned products that name none, by dtype: that of the fastest shapes for 1024 x 1024 x 1024."""
 
 
@@ -153,6 +161,8 @@ def _shapes(lowering: Lowering) -> tuple[Shape, ...]:
     form = lowering.form
     if form.input == "float32":
         return sgemm.SHAPES
+    if form.float8:
+        return batch.fitting(lowering.m, lowering.n, lowering.k, form.input_bytes, promoted=True)
     warps = batch.fitting(lowering.m, lowering.n, lowering.k, form.input_bytes)
     if form.input == "int8":
         return warps

@@ -8,6 +8,7 @@ from typing import Any
 
 from gemmhub_nvidia.driver import Gpu
 from gemmhub_nvidia.launch import STREAM_WORD, WORD, Function, Slot
+from gemmhub_nvidia.scales import Scales
 from gemmhub_nvidia.scratch import COUNTERS, Scratch
 
 from gemmhub.backend import Run
@@ -24,17 +25,19 @@ class Params(ctypes.Structure):
         *((name, c_int64) for name in (
             "a_ld", "b_ld", "c_ld", "d_ld", "a_batch", "b_batch", "c_batch", "d_batch",
         )),
+        ("row_scales", Scales), ("column_scales", Scales),
     )  # fmt: skip
 
 
 def params(choice: Choice, at_once: int) -> Params:
     """Return the parameters without addresses and scalars. ``at_once``: CTAs that the card runs at once."""
     lowering, batch = choice.lowering, choice.lowering.batch
+    row_scales, column_scales = (Scales() if x is None else x.fields for x in lowering.scales)
     return Params(
         m=lowering.m, n=lowering.n, k=lowering.k, splits=choice.splits, tiles_m=choice.tiles[0],
         tiles_n=choice.tiles[1], group=choice.group(at_once), batch=batch.count, alpha=1.0, beta=0.0, a_ld=lowering.lda,
         b_ld=lowering.ldb, c_ld=lowering.ldc, d_ld=lowering.ldd, a_batch=batch.stride_a, b_batch=batch.stride_b,
-        c_batch=batch.stride_c, d_batch=batch.stride_d,
+        c_batch=batch.stride_c, d_batch=batch.stride_d, row_scales=row_scales, column_scales=column_scales,
     )  # fmt: skip
 
 
@@ -73,7 +76,8 @@ class Launch:
     def run(self) -> Run:
         """The function of gemmhub's contract: a fast path where only addresses differ from call to call."""
         form = self._choice.lowering.form
-        bare = self._choice.splits == 1 and len(self._calls) == 1 and not (form.scaled or form.addend or form.bias)
+        more = form.scaled or form.addend or form.bias or form.scales
+        bare = self._choice.splits == 1 and len(self._calls) == 1 and not more
         return self._fast_path() if bare and self._alone else self._run
 
     def _fast_path(self) -> Run:
@@ -101,8 +105,9 @@ class Launch:
         return run
 
     def _run(
-        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
-    ) -> None:
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None,
+        **scales: int,
+    ) -> None:  # fmt: skip
         kernel = self._kernel
         try:
             slot = kernel.free.pop()
@@ -113,6 +118,10 @@ class Launch:
         stream = stream or 0
         p = slot.arguments.p
         p.alpha, p.beta, p.bias = float(alpha), float(beta), bias or 0
+        if scales:  # other calls create no objects for them
+            for field, access in zip((p.row_scales, p.column_scales), self._choice.lowering.scales):
+                if access is not None:
+                    field.at = scales[access.name]
         try:
             if self._choice.splits > 1:
                 with self._gpu, self._workspace.lease(stream, self._choice.workspace_bytes, self._limit) as lease:

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gemmhub_nvidia import scales
+from gemmhub_nvidia.scales import ScaleAccess
+
 from gemmhub import lowering
 from gemmhub.capability import Refusal
 from gemmhub.lowering import BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
+from gemmhub_cuda.variants import batch as batch_kernel
 from gemmhub_cuda.variants import mma
-from gemmhub_cuda.variants.form import TYPES, Form
+from gemmhub_cuda.variants.form import FORMATS, TYPES, Form
 
 LONGEST = 2**31 - 512
 """Largest number of elements along a side: coordinates have 31 bits, and a tile may overhang."""
@@ -44,6 +48,8 @@ class Lowering:
     """The batch dimension of one launch."""
     outer: tuple[BatchDim, ...]
     """Batch dimensions that take launches of their own."""
+    scales: tuple[ScaleAccess | None, ScaleAccess | None] = (None, None)
+    """The access to the quantization scales of a and of b."""
 
     def offsets(self, max_count: int | None = None) -> Iterator[tuple[int, int, int, int, int]]:
         """Yield for each launch the offsets of a, b, c and d in bytes, and its number of matrices.
@@ -72,6 +78,12 @@ def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowering | Ref
         return Refusal(f"a side is longer than {LONGEST} elements", "multiply in parts")
     batch, outer = lowering.split(call.batch, lambda dim: True)
     first, second = (problem.b, problem.a) if call.swapped else (problem.a, problem.b)
+    a_scales, b_scales = (scales.access(problem, name) for name in ("ba" if call.swapped else "ab"))
+    if len(call.batch) > 1 and any(x is not None and x.batch for x in (a_scales, b_scales)):
+        return Refusal(
+            "the batch of the operands is not evenly spaced, and matrices have scales of their own",
+            "pass contiguous operands, or multiply in parts",
+        )
     a = _read(first, "row" if not call.swapped else "col", call.m, [x.stride_a for x in call.batch])
     b = _read(second, "col" if not call.swapped else "row", call.n, [x.stride_b for x in call.batch])
     refusal = _check_span(call, a, b) if problem.a.dtype.itemsize == 4 else None
@@ -83,31 +95,65 @@ def lowered(problem: GemmProblem, capability: tuple[int, int]) -> Lowering | Ref
         b_n_major=b.mn_major,
         a_alignment=a.alignment,
         b_alignment=b.alignment,
-        input=problem.a.dtype.name,
+        input=_input(first, second),
         output=problem.out.dtype.name,
         scaled=not problem.alpha_is_one,
         addend=problem.c is not None,
         bias=call.bias_axis,
         bias_type=bias.dtype.name if bias else "float32",
         activation=problem.activation,
+        scales=scales.use(problem),
     )
-    return Lowering(call.swapped, call.m, call.n, call.k, form, a.ld, b.ld, call.ldc, call.ldd, batch, outer)
+    return Lowering(
+        call.swapped, call.m, call.n, call.k, form, a.ld, b.ld, call.ldc, call.ldd, batch, outer,
+        (a_scales, b_scales),
+    )  # fmt: skip
+
+
+def _input(a: Operand, b: Operand) -> str:
+    """Return the input of the kernel for these operands: a dtype, or a pair of 8-bit formats."""
+    if a.dtype.name in FORMATS:
+        return f"{FORMATS[a.dtype.name]}.{FORMATS[b.dtype.name]}"
+    return str(a.dtype.name)
 
 
 def check_types(problem: GemmProblem, capability: tuple[int, int]) -> Refusal | None:
     """Return a refusal of dtypes or an epilogue that there is no kernel for."""
-    a, b, out = (x.dtype.name for x in (problem.a, problem.b, problem.out))
+    a, b = (x.dtype.name for x in (problem.a, problem.b))
+    if a in FORMATS and b in FORMATS:
+        return _check_float8(problem, capability)
+    if any(name in problem.operands for name in scales.NAMES.values()):
+        return Refusal(f"{a} by {b} has no quantization scales", "scale the result, or pass float8 operands")
     if a == b == "int8":
         return _check_bytes(problem, capability)
     if a != b or a not in TYPES:
         return Refusal(
-            f"there is no kernel for {a} by {b}", "pass two float32, two float16, two bfloat16 or two int8 operands"
+            f"there is no kernel for {a} by {b}",
+            "pass two float32, two float16, two bfloat16, two int8 or two float8 operands",
         )
     if a != "float32" and capability < mma.OLDEST:
         return Refusal(
             f"the kernel for {a} is for compute capability 8.0 and later; this card is {capability[0]}.{capability[1]}",
             "convert the operands to float32, or use another backend, gemmhub-cublas for one",
         )
+    return _check_epilogue(problem)
+
+
+def _check_float8(problem: GemmProblem, capability: tuple[int, int]) -> Refusal | None:
+    """Return a refusal of a float8 product that there is no kernel for."""
+    if capability < batch_kernel.FLOAT8:
+        return Refusal(
+            "float8 needs compute capability {}.{} or later; this card is {}.{}".format(
+                *batch_kernel.FLOAT8, *capability
+            ),
+            "convert the operands, times their scales, to float16 or bfloat16",
+        )
+    return scales.refusal(problem) or _check_epilogue(problem)
+
+
+def _check_epilogue(problem: GemmProblem) -> Refusal | None:
+    """Return a refusal of a result or an epilogue that there is no kernel for."""
+    out = problem.out.dtype.name
     if out not in TYPES:
         return Refusal(f"there is no kernel for a result of {out}", f"give out_dtype= one of {', '.join(TYPES)}")
     if problem.c is not None and problem.c.dtype != problem.out.dtype:

@@ -14,5 +14,8 @@ def _load() -> Backend:
 
 @hookimpl
 def gemmhub_backends() -> list[BackendDescription]:
-    summary = "handwritten kernels for every NVIDIA GPU: float32; from Ampere on 16 bits and int8; fused epilogues"
+    summary = (
+        "handwritten kernels for every NVIDIA GPU: float32; from Ampere on 16 bits and int8; from Ada on float8 with "
+        "scales; fused epilogues"
+    )
     return [BackendDescription("cuda", _load, summary, device_types=("cuda",), contract=2)]

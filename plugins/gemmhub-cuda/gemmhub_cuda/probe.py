@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from gemmhub_nvidia import probe
+from gemmhub_nvidia import probe, proof
 from gemmhub_nvidia.driver import KERNELS, Driver, Gpu, load
 from gemmhub_nvidia.nvrtc import Compiler
 
@@ -13,15 +14,26 @@ from gemmhub_cuda.compiled import Kernels
 from gemmhub_cuda.variants import sources
 from gemmhub_cuda.variants.card import Card
 
+FUNCTIONS: dict[str, tuple[Any, ...]] = {**KERNELS, **proof.FUNCTIONS}
+"""Functions of the driver that the plugin calls, with their arguments."""
+
 
 def open_driver() -> Driver:
     """Load the driver, as :func:`gemmhub_nvidia.driver.load` does."""
-    return load(KERNELS)
+    return load(FUNCTIONS)
 
 
 def oldest(compiler: Compiler) -> tuple[int, int]:
     """Return the first compute capability for which this NVRTC compiles: NVRTC 13 begins with 7.5."""
     return (7, 0) if compiler.version[0] < 13 else (7, 5)
+
+
+_BLACKWELL, _FIRST_WITH_BLACKWELL = (10, 0), (12, 8)
+
+
+def too_new(compiler: Compiler, capability: tuple[int, int]) -> bool:
+    """Return whether this NVRTC is older than cards of that compute capability: those from 10.0 on need NVRTC 12.8."""
+    return capability >= _BLACKWELL and compiler.version < _FIRST_WITH_BLACKWELL
 
 
 class Machine(probe.Machine):
@@ -35,7 +47,11 @@ class Machine(probe.Machine):
     @property
     def usable(self) -> tuple[Gpu, ...]:
         """The devices for which kernels can be compiled."""
-        return tuple(gpu for gpu in self.gpus if gpu.capability >= oldest(self.compiler))
+        return tuple(
+            gpu
+            for gpu in self.gpus
+            if gpu.capability >= oldest(self.compiler) and not too_new(self.compiler, gpu.capability)
+        )
 
 
 def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler]) -> Machine | Absent:
@@ -53,6 +69,13 @@ def look(open_driver: Callable[[], Driver], open_compiler: Callable[[], Compiler
                 *compiler.version, *oldest(compiler), probe.names(gpus)
             ),
             "install NVRTC 12 (gemmhub-cuda[cu12]), which compiles for 7.0 and later, or use another backend",
+        )
+    if all(gpu.capability < oldest(compiler) or too_new(compiler, gpu.capability) for gpu in gpus):
+        return Absent(
+            "NVRTC {}.{} does not compile for compute capability 10.0 and later; this machine has {}".format(
+                *compiler.version, probe.names(gpus)
+            ),
+            "install NVRTC 12.8 or later (pip install --upgrade nvidia-cuda-nvrtc-cu12), or use another backend",
         )
     return Machine(driver, compiler, gpus)
 

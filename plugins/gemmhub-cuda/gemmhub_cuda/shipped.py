@@ -17,11 +17,13 @@ from typing import Any
 from gemmhub_nvidia.nvrtc import Source
 
 from gemmhub_cuda.candidate import SHAPES
+from gemmhub_cuda.variants import limits
 from gemmhub_cuda.variants import sources as kernel_sources
 from gemmhub_cuda.variants.form import Form
 from gemmhub_cuda.variants.variant import Variant
 
-SHARED = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
+_CAPABILITIES = ((8, 0), (8, 6), (8, 9), (9, 0))
+SHARED = {kernel_sources.architecture(x): limits.SMS[x].shared_per_block for x in _CAPABILITIES}
 """Bytes of shared memory that a CTA may have, by the architecture that the wheel has kernels for."""
 ARCHITECTURES = tuple(SHARED)
 _FILE = "shipped.json"

@@ -7,12 +7,12 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 
 from gemmhub_cuda import quantize
-from gemmhub_cuda.variants import sources
+from gemmhub_cuda.variants import limits, sources
 from gemmhub_nvidia import nvrtc
 from gemmhub_nvidia.nvrtc import Compiled, CompilerError
 from tiers import half
 
-LIMITS = {(8, 0): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (9, 0): 227 * 1024}
+LIMITS = {x: limits.SMS[x].shared_per_block for x in ((8, 0), (8, 6), (8, 9), (9, 0), (12, 0))}
 """Bytes of shared memory of a CTA, by compute capability."""
 
 
@@ -51,7 +51,9 @@ def one_of(cases, case):
     return made
 
 
-def check_resources(made, variant):
-    """Nothing spills, and the registers, allocated in eights, suffice for the CTAs per SM that the variant states."""
+def check_resources(made, case):
+    """Nothing spills, and the registers, allocated in eights, suffice for the CTAs that an SM of the card runs."""
+    (variant, capability), ctas = case, case[0].ctas_per_sm(limits.of(case[1]))
     assert made.spilled == 0, made.log
-    assert -(-made.registers // 8) * 8 * variant.threads * variant.ctas_per_sm <= 65536
+    assert ctas >= 1, capability
+    assert -(-made.registers // 8) * 8 * variant.threads * ctas <= 65536

@@ -16,10 +16,24 @@ EVERYWHERE = SimpleNamespace(ctypes=SimpleNamespace(data=4096), nbytes=2**47)
 """Operands may have any address: mma_product.py checks which addresses a kernel accesses."""
 
 
+CHANGES = ()
+"""Of the kernels' files: (file, old, new) texts."""
+
+
 class FakeCuda(FakeKernels):
     """Few SMs: the more CTAs, the longer an emulated launch takes."""
 
-    card: ClassVar = {**H200, 16: 4, 97: 232448, 81: 233472, 39: 2048}
+    card: ClassVar = {**H200, 16: 4, 97: 232448, 81: 233472, 39: 2048, 106: 32, 111: 1024, 38: 52428800}
+
+    def __init__(self, **home):
+        super().__init__(**home)
+        self.allowed = []
+        """Bytes of dynamic shared memory that functions were allowed."""
+
+    def _cuFuncSetAttribute(self, function, attribute, value):  # noqa: N802
+        assert value <= self.attributes[97], "more shared memory than a CTA of the card may have"
+        self.allowed.append(value)
+        super()._cuFuncSetAttribute(function, attribute, value)
 
     def load(self, image):
         module = super().load(image)
@@ -46,7 +60,7 @@ class FakeCuda(FakeKernels):
         try:
             emulated.run(
                 kernel.module["main"], macros, params, launch.grid, launch.block[0], launch.shared, [], [EVERYWHERE],
-                seed=self.seed,
+                seed=self.seed, changes=CHANGES,
             )  # fmt: skip
         except emulated.EmulatorError as error:
             return str(error)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fake_cuda import FakeCuda
 from gemmhub_cuda.backend import CudaBackend
-from gemmhub_nvidia.driver import KERNELS, Driver
+from gemmhub_cuda.probe import FUNCTIONS
+from gemmhub_nvidia.driver import Driver
 from gemmhub_nvidia.testing import fake_cuda
 from gemmhub_nvidia.testing.fake_kernels import FakeCompiler
 
@@ -16,7 +17,7 @@ class Home:
         self.cuda = FakeCuda(**cuda)
 
     def backend(self):
-        backend = CudaBackend(lambda: Driver(self.cuda, KERNELS), FakeCompiler)
+        backend = CudaBackend(lambda: Driver(self.cuda, FUNCTIONS), FakeCompiler)
         backend.probe()
         return backend
 

@@ -8,13 +8,19 @@ import emulated
 import numpy as np
 from gemmhub_cuda.launch import Params
 from gemmhub_cuda.variants import batch as batches
-from gemmhub_cuda.variants.form import Form
+from gemmhub_cuda.variants.form import FORMATS, Form
 from gemmhub_cuda.variants.variant import Shape, Variant
+from gemmhub_nvidia.scales import Scales
 
 from gemmhub.accuracy import error_model, reference
 from gemmhub.dtypes import as_dtype
 
 CANARY = 0x5A
+SCALES = {
+    None: (0, False), "tensor": (0, False), "each": (1, False), "blocks": (128, False), "each x 128": (1, True),
+    "blocks x 128": (128, True), "tensor x 128": (0, True),
+}  # fmt: skip
+"""Quantization scales: rows (columns) that share one, 0 for all; and whether there is one for each 128 along K."""
 FLOAT32 = as_dtype("float32")
 
 
@@ -52,6 +58,10 @@ class Product:
     """Elements between the rows of d."""
     ctas: int = 1
     """CTAs of a launch of the kernel for batches."""
+    b_dtype: str = ""
+    """The dtype of b, where it is not that of a."""
+    scales: tuple[str | None, str | None] = (None, None)
+    """Granularities of the quantization scales of a and b, of :data:`SCALES`."""
 
     def __post_init__(self):
         along_m, along_n = self.m if self.a == "m" else 8, self.n if self.b == "n" else 8
@@ -62,9 +72,13 @@ class Product:
 
     @property
     def variant(self) -> Variant:
+        kind = self.dtype
+        if kind in FORMATS:
+            kind = f"{FORMATS[kind]}.{FORMATS[self.b_dtype or kind]}"
+        use = "blocks" if any(SCALES[x][1] for x in self.scales) else "results" if any(self.scales) else None
         form = Form(
-            self.a == "m", self.b == "n", *self.aligned, self.dtype, self.out, self.scaled, self.beta != 0, self.bias,
-            self.bias_type, self.activation,
+            self.a == "m", self.b == "n", *self.aligned, kind, self.out, self.scaled, self.beta != 0, self.bias,
+            self.bias_type, self.activation, use,
         )  # fmt: skip
         return self.shape.variant(form, self.split_k or self.splits > 1)
 
@@ -82,6 +96,7 @@ class Product:
             f"alpha{self.alpha}": self.scaled, "c": self.beta, f"bias_{self.bias}": self.bias,
             self.activation: self.activation, f"group{self.group}": self.group != 2,
             f"d+{self.d_offset}+{self.d_pad}": self.d_offset or self.d_pad, f"ctas{self.ctas}": self.ctas != 1,
+            self.b_dtype: self.b_dtype, "scales-{}-{}".format(*self.scales): any(self.scales),
         }  # fmt: skip
         return "-".join(words + [str(name) for name, used in flags.items() if used])
 
@@ -100,6 +115,24 @@ def placed(x, aligned):
     buffer[start : start + x.size // columns * ld].reshape(batch, rows, ld)[:, :, :columns] = x
     end = start + (batch * rows - 1) * ld + columns
     return buffer[start:end], ld, rows * ld
+
+
+def factors(rng, kind, size, k, batch):
+    """Scales of that granularity for an operand with ``size`` rows (columns), each matrix its own: (batch, size, k)."""
+    if kind is None:
+        return None
+    shared, deep = SCALES[kind]
+    shape = batch, -(-size // shared) if shared else 1, -(-k // 128) if deep else 1
+    return np.exp2(rng.uniform(-3, 3, shape)).astype(np.float32)
+
+
+def parameter(kind, x):
+    """The parameter of the kernel for scales of that granularity."""
+    if kind is None:
+        return Scales()
+    shared, deep = SCALES[kind]
+    step, depth = x.shape[2] if shared else 0, 1 if deep else 0
+    return Scales(x.ctypes.data, step, depth, x[0].size, 7 if shared == 128 else 0)
 
 
 @dataclass
@@ -132,7 +165,10 @@ class Launch:
             return rng.standard_normal(size).astype(kind)
 
         a = draw(dtype, 1 if "a" in p.shared else p.batch, p.m, p.k)
-        b = draw(dtype, 1 if "b" in p.shared else p.batch, p.k, p.n)
+        b = draw(as_dtype(p.b_dtype or p.dtype), 1 if "b" in p.shared else p.batch, p.k, p.n)
+        self.scale_a, self.scale_b = (
+            factors(rng, kind, size, p.k, p.batch) for kind, size in zip(p.scales, (p.m, p.n))
+        )
         c = draw(out, p.batch, p.m, p.n) if p.beta else None
         bias = draw(as_dtype(p.bias_type), p.n if p.bias == "n" else p.m) if p.bias else None
         self.set(a, b, c, bias)
@@ -156,9 +192,10 @@ class Launch:
             return Exact(np.matmul(v["a"].astype(np.int64), v["b"].astype(np.int64)).astype(np.int32))
         model = error_model(v["a"].dtype, v["b"].dtype, as_dtype(p.out), FLOAT32)
         bias = v["bias"][:, None] if p.bias == "m" else v["bias"]
+        scale_a, scale_b = self.scale_a, self.scale_b
         return reference(
             v["a"], v["b"], model=model, alpha=p.alpha, beta=p.beta, c=v["c"], bias=bias, activation=p.activation,
-            out_dtype=as_dtype(p.out),
+            out_dtype=as_dtype(p.out), scale_a=scale_a, scale_b=None if scale_b is None else scale_b.swapaxes(1, 2),
         )  # fmt: skip
 
     def __call__(self, seed=0, count=False):
@@ -180,8 +217,10 @@ class Launch:
             a_ld=self.a[1], b_ld=self.b[1], c_ld=self.c[1] if self.c else 0, d_ld=d_ld,
             a_batch=0 if "a" in p.shared else self.a[2], b_batch=0 if "b" in p.shared else self.b[2],
             c_batch=self.c[2] if self.c else 0, d_batch=p.m * d_ld,
+            row_scales=parameter(p.scales[0], self.scale_a), column_scales=parameter(p.scales[1], self.scale_b),
         )  # fmt: skip
         read = [self.a[0], self.b[0], *([self.c[0]] if self.c else []), *([self.bias] if p.bias else [])]
+        read += [x for x in (self.scale_a, self.scale_b) if x is not None]
         variant = p.variant
         report = emulated.run(
             variant.main, variant.macros, params, p.grid, variant.threads,

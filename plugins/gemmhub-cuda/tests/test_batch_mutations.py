@@ -25,7 +25,7 @@ MUTATIONS = {
     "other lanes' copies are not waited for": (PLAIN, "            warp_sync();  // all", "            // all"),
     "the next block is not asked for": (PLAIN, "            load_next(writing);", "            copy_commit();"),
     "always the same stage": (PLAIN, "writing = reading;", ""),
-    "the ring is one stage shorter for readers": (PLAIN, "reading + STAGE == part ?", "reading + 2 * STAGE == part ?"),
+    "the ring is one stage shorter for readers": (PLAIN, "+ STAGE == results ?", "+ 2 * STAGE == results ?"),
     "a block too many": (Product(SHAPE, 32, 32, 32, batch=7), "while (k < p.k)", "while (k <= p.k)"),
     "the next tile's operands a block early": (PLAIN, "loading_k >= p.k)", "loading_k + TILE_K >= p.k)"),
     "addresses of the tile before": (TILES, "if (loading_k == 0)", "if (loading_k < 0)"),

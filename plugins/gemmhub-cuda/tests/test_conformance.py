@@ -15,14 +15,19 @@ pytestmark = pytest.mark.emulator
 
 HOME = Home()
 _B, _H, _I = ("bfloat16",) * 3, ("float16",) * 3, ("int8", "int8", "int32")
+_F, _G = ("float8_e4m3fn", "float8_e4m3fn", "bfloat16"), ("float8_e5m2", "float8_e4m3fn", "float32")
+_ROWS, _BLOCKS = {"scale_a": "row", "scale_b": "column"}, {"scale_a": "1x128", "scale_b": "128x128"}
+ADA = Home(attributes={75: 8, 76: 9, 97: 99 * 1024, 81: 100 * 1024, 39: 1536, 106: 24})
 
 
 @pytest.fixture(autouse=True)
 def _no_complaints():
-    HOME.cuda.complaints.clear()
+    for home in (HOME, ADA):
+        home.cuda.complaints.clear()
     yield
-    assert HOME.cuda.complaints == []
-    assert HOME.cuda.stack == []
+    for home in (HOME, ADA):
+        assert home.cuda.complaints == []
+        assert home.cuda.stack == []
 
 
 class TestEmulated(ConformanceSuite):
@@ -95,3 +100,31 @@ class TestEmulatedBatches(ConformanceSuite):
         monkeypatch.setattr(mma, "SHAPES", ())
         few = [x for x in batch.SHAPES if (x.m, x.n, x.k_bytes) == (32, 64, 64)]
         monkeypatch.setattr(batch, "fitting", lambda m, n, k, itemsize: [x for x in few if x.itemsize == itemsize])
+
+
+class TestEmulatedFloat8(ConformanceSuite):
+    """8-bit floats on a card of compute capability 8.9."""
+
+    backend = staticmethod(ADA.backend)
+    memory = FakeMemory(ADA)
+    random_problems = 0
+    cases = (
+        Case(64, 64, 64, *_F, b="col"),
+        Case(65, 72, 40, *_F, a="col", b="row_padded", operands=_ROWS),
+        Case(40, 200, 300, *_G, operands=_BLOCKS, data="nonfinite"),
+        Case(40, 56, 300, "float8_e4m3fn", "float8_e5m2", "float16", operands={"scale_b": "128x1"}, data="wide"),
+        Case(33, 40, 700, *_F, data="cancelling", reproducible="run", alpha=0.7, c="out", beta=-1.3, bias="n"),
+        Case(33, 300, 700, *_F, data="cancelling", reproducible="batch", operands=_BLOCKS, every_candidate=True),
+        Case(21, 28, 66, *_G, batch=(3,), a="col", reproducible="batch", every_candidate=True),
+        Case(24, 16, 64, *_F, batch=(2, 3), a_batch="outer", operands=_ROWS, activation="gelu", threads=3),
+        Case(17, 41, 70, *_F, b="col", out="col", operands=_ROWS, operand_stride=2),
+        Case(17, 290, 300, *_G, batch=(2,), operands={"scale_a": "batch row", "scale_b": "batch 128x128"}),
+        Case(17, 290, 300, *_F, operands={"scale_a": "tensor x 128", "scale_b": "column blocks"}, out="col"),
+        Case(32, 48, 64, *_F, alpha=0, data="nonfinite", c="row", beta=2.0, operands=_ROWS),
+        Case(32, 48, 64, *_F, operands={"scale_a": "tensor", "scale_b": "tensor"}, bias="m", activation="silu"),
+        Case(5, 7, 0, *_F, c="row", beta=-1.3, operands={"scale_a": "row"}),
+        Case(5, 7, 0, *_F, batch=(2, 3), a_batch="outer"),
+        Case(0, 5, 7, *_F),
+        Case(1, 385, 257, *_F, b="col", operands=_BLOCKS, operand_stride=3),
+        Case(300, 1, 70, *_G, a="row_padded", data="nonfinite", offset=1),
+    )

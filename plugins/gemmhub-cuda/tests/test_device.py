@@ -13,7 +13,8 @@ import pytest
 from gemmhub_cuda.backend import CudaBackend
 from gemmhub_cuda.candidate import Choice
 from gemmhub_cuda.lower import lowered
-from gemmhub_cuda.variants import mma, sgemm
+from gemmhub_cuda.variants import batch, mma, sgemm
+from gemmhub_cuda.variants.form import FORMATS, TYPES
 from gemmhub_nvidia.testing.torch_cuda import (
     TorchMemory,
     TorchProduct,
@@ -142,6 +143,28 @@ def test_batches(backend, dtype):
         case = Case(
             m, n, k, *names, a=rng.choice(("row", "col")), b=rng.choice(("row", "col")), seed=seed,
             batch=(rng.choice((1, 3, 100, 3000)),), a_batch=rng.choice(("full", "one")),
+        )  # fmt: skip
+        assert check(backend, case, memory).accepted
+
+
+_SCALES = (
+    {}, {"scale_a": "tensor"}, {"scale_a": "row", "scale_b": "column"}, {"scale_a": "1x128", "scale_b": "128x128"},
+    {"scale_a": "row", "scale_b": "128x1"},
+)  # fmt: skip
+
+
+def test_float8(backend):
+    """Both formats, all orders and scales, aligned and odd sizes, by every candidate."""
+    if backend.machine.cards[0].capability < batch.FLOAT8:
+        pytest.skip("not on this card")
+    rng, memory = random.Random(0), TorchMemory()
+    for seed in range(60):
+        unit = rng.choice((1, 16))
+        m, n, k = (rng.randrange(1, 600 // unit + 1) * unit for _ in range(3))
+        case = Case(
+            m, n, k, *rng.choices(list(FORMATS), k=2), rng.choice(list(TYPES)), a=rng.choice(("row", "col")),
+            b=rng.choice(("row", "col")), operands=rng.choice(_SCALES), batch=rng.choice(((), (3,))), seed=seed,
+            every_candidate=True,
         )  # fmt: skip
         assert check(backend, case, memory).accepted
 

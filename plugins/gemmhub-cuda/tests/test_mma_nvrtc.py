@@ -55,7 +55,7 @@ def name(case):
 def test_compiles(case):
     variant, card = case
     assert variant.refusal(LIMITS[card]) is None
-    check_resources(one_of(sample(cases()), case), variant)
+    check_resources(one_of(sample(cases()), case), case)
 
 
 def test_the_sample_has_every_value():

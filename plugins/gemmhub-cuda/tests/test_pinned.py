@@ -11,7 +11,7 @@ from fakes import FakeMemory, Home
 from gemmhub_cuda import backend as backend_module
 from gemmhub_cuda.candidate import BATCH_ORDERS
 from gemmhub_cuda.variants.form import ACTIVATIONS
-from ml_dtypes import bfloat16
+from ml_dtypes import bfloat16, float8_e4m3fn
 from problems import bias, operand, problem
 
 from gemmhub.accuracy import problem_model, reference
@@ -20,7 +20,9 @@ from gemmhub.capability import Refusal
 
 pytestmark = pytest.mark.emulator
 ROWS = 130
-DTYPES = {"bfloat16": bfloat16, "float16": np.float16, "float32": np.float32}
+DTYPES = {"bfloat16": bfloat16, "float16": np.float16, "float32": np.float32, "float8_e4m3fn": float8_e4m3fn}
+RESULTS = {"int8": "int32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "float32"}
+"""The dtype of the result, where it is not that of the operands."""
 
 
 @pytest.fixture
@@ -34,17 +36,18 @@ def drawn(rng, dtype, promise="batch"):
     batch = rng.choice([(), (), (3,)]) if max(m, n, k) < 1000 else ()
     orders = {x: rng.choice(["row", "row", "col"]) for x in "abd"}
     more = {}
+    out = RESULTS.get(dtype, dtype)
     if dtype == "int8":
-        return problem(m, n, k, dtype, "int32", batch, reproducible=promise, **orders)
+        return problem(m, n, k, dtype, out, batch, reproducible=promise, **orders)
     if rng.random() < 0.3:
         more["bias"] = bias("float32", rng.choice("mn"))
     if rng.random() < 0.3:
         more["activation"] = rng.choice(ACTIVATIONS)
     if rng.random() < 0.2:
         more["alpha_is_one"] = False
-    asked = problem(m, n, k, dtype, batch=batch, reproducible=promise, **orders, **more)
+    asked = problem(m, n, k, dtype, out, batch, reproducible=promise, **orders, **more)
     if rng.random() < 0.2:
-        asked = asked.having(c=operand(dtype, m, n, orders["d"], batch))
+        asked = asked.having(c=operand(out, m, n, orders["d"], batch))
     return replace(asked, a=replace(asked.a, alignment=rng.choice([256, 256, 16, 8, asked.a.dtype.itemsize])))
 
 
@@ -57,14 +60,14 @@ def test_all_candidates_have_the_order_of_the_dtype(backend, dtype, seed):
     assert isinstance(offer, Offer), (asked, offer)
     assert {x.order for x in offer.candidates} == {BATCH_ORDERS[dtype]}
     assert not any("/" in name for name in offer.names)
-    for name in ("64x64x16t128", "mma64x64x32x5w4", "mma64x64x64x4w4/2") * (dtype != "int8"):
+    for name in ("64x64x16t128", "mma64x64x32x5w4", "mma64x64x64x4w4/2") * (asked.a.dtype.itemsize > 1):
         assert isinstance(backend.prepare(asked, name, offer.workspace), Refusal)
 
 
 def test_the_fastest_shapes_have_it(backend):
     """The order for "batch" is that of the first candidate for 1024 cubed."""
     for dtype, order in BATCH_ORDERS.items():
-        plain = problem(1024, 1024, 1024, dtype, "int32" if dtype == "int8" else None)
+        plain = problem(1024, 1024, 1024, dtype, RESULTS.get(dtype))
         assert backend.offer(plain).first.order.startswith(order.rstrip("0123456789")), dtype
 
 
@@ -103,7 +106,8 @@ class Rows:
         stored = x if a == "row" else x.T
         wide = np.zeros((stored.shape[0], stored.shape[1] + extra), x.dtype)
         wide[:, : stored.shape[1]] = stored
-        asked = problem(m, self.n, self.k, self.dtype, a=a, b=b, d=d, reproducible="batch")
+        result = RESULTS.get(self.dtype, self.dtype)
+        asked = problem(m, self.n, self.k, self.dtype, result, a=a, b=b, d=d, reproducible="batch")
         stride = {"row_stride" if a == "row" else "col_stride": wide.shape[1]}
         of_a = replace(asked.a, layout=replace(asked.a.layout, **stride), alignment=offset or 256)
         asked = replace(asked, a=of_a)
@@ -111,11 +115,12 @@ class Rows:
         kernel = self.backend.prepare(asked, candidate(offer.names), offer.workspace)
         _of_a, at_a = self.put(wide, offset)
         _of_b, at_b = self.put(self.b if b == "row" else self.b.T)
-        out, at = self.put(np.zeros((m, self.n), x.dtype))
+        dtype = np.dtype(DTYPES[result])
+        out, at = self.put(np.zeros((m, self.n), dtype))
         kernel.run(at_a, at_b, at, 1.0, 0.0, 0)
         assert self.home.cuda.complaints == []
-        result = out[: m * self.n * x.itemsize].view(x.dtype)
-        return asked, result.reshape(m, self.n) if d == "row" else result.reshape(self.n, m).T
+        d_bytes = out[: m * self.n * dtype.itemsize].view(dtype)
+        return asked, d_bytes.reshape(m, self.n) if d == "row" else d_bytes.reshape(self.n, m).T
 
 
 def bits(x):
@@ -123,12 +128,14 @@ def bits(x):
     return x.view(np.uint16 if x.itemsize == 2 else np.uint32)
 
 
-@pytest.mark.parametrize(("dtype", "n", "k"), [("bfloat16", 72, 200), ("float16", 71, 197), ("float32", 71, 197)])
+@pytest.mark.parametrize(("dtype", "n", "k"), [
+    ("bfloat16", 72, 200), ("float16", 71, 197), ("float32", 71, 197), ("float8_e4m3fn", 71, 197),
+])  # fmt: skip
 def test_a_row_has_the_same_bits_in_every_product(dtype, n, k):
     """At every number of rows, position and layout of a, and where a column-major result swaps the operands."""
     rng, rows = random.Random(0), Rows(dtype, n, k)
     asked, every = rows(0, ROWS, lambda names: names[0])
-    assert reference(rows.a, rows.b, model=problem_model(asked)).ratio(every).max() <= 1
+    assert reference(rows.a, rows.b, model=problem_model(asked), out_dtype=asked.out.dtype).ratio(every).max() <= 1
     for first, m, more in (
         (0, 1, {}), (9, 5, {"extra": 3}), (60, 64, {"orders": "crr"}), (66, 64, {"orders": "rcc", "offset": 16}),
         (1, 129, {"extra": 8, "offset": rows.a.itemsize}),

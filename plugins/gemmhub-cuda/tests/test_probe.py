@@ -7,7 +7,8 @@ import importlib.metadata
 import pytest
 from fakes import FakeCompiler, Home
 from gemmhub_cuda.backend import CudaBackend
-from gemmhub_nvidia.driver import KERNELS, Driver
+from gemmhub_cuda.probe import FUNCTIONS
+from gemmhub_nvidia.driver import Driver
 from gemmhub_nvidia.nvrtc import CompilerError
 from gemmhub_nvidia.testing.probe import ProbeTests, Probing, raising
 
@@ -18,7 +19,7 @@ class OlderCompiler(FakeCompiler):
     version = (12, 4)
 
 
-probing = Probing(CudaBackend, KERNELS, FakeCompiler)
+probing = Probing(CudaBackend, FUNCTIONS, FakeCompiler)
 absent = probing.absent
 
 
@@ -49,8 +50,21 @@ def test_old_cards():
     assert "Fake H200 (7.0)" in found.reason
     assert "cu12" in found.remedy
     home = Home(attributes=volta)
-    assert isinstance(CudaBackend(lambda: Driver(home.cuda, KERNELS), OlderCompiler).probe(), Ready)
+    assert isinstance(CudaBackend(lambda: Driver(home.cuda, FUNCTIONS), OlderCompiler).probe(), Ready)
     assert "7.0 and later" in absent(Home(attributes={75: 6, 76: 1}), open_compiler=OlderCompiler).reason
+
+
+def test_new_cards():
+    """Cards of Blackwell need NVRTC 12.8."""
+    for capability in ({75: 10, 76: 0}, {75: 12, 76: 0}):
+        found = absent(Home(attributes=capability), open_compiler=OlderCompiler)
+        assert "NVRTC 12.4 does not compile for compute capability 10.0 and later" in found.reason
+        assert "12.8" in found.remedy
+        home = Home(attributes=capability)
+        backend = CudaBackend(lambda cuda=home.cuda: Driver(cuda, FUNCTIONS), FakeCompiler)
+        assert isinstance(backend.probe(), Ready)
+    ada = Home(attributes={75: 8, 76: 9})
+    assert isinstance(CudaBackend(lambda: Driver(ada.cuda, FUNCTIONS), OlderCompiler).probe(), Ready)
 
 
 def test_no_compiler():

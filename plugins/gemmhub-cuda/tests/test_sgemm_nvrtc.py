@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from compilations import compiled, one_of, sample
+from gemmhub_cuda.variants import limits
 from gemmhub_cuda.variants.form import ACTIVATIONS, Form
 from gemmhub_cuda.variants.sgemm import SHAPES, Variant
 from gemmhub_cuda.variants.sources import source
@@ -14,7 +15,7 @@ from gemmhub_nvidia import nvrtc
 
 pytestmark = pytest.mark.compiler
 
-CAPABILITIES = [(8, 0), (8, 6), (8, 9), (9, 0)]
+CAPABILITIES = [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)]
 LEAST = 49152
 """Largest shared memory of a CTA on every card, in bytes."""
 PLAIN = Form(False, True, 16, 16, "float32", "float32")
@@ -73,10 +74,10 @@ def name(given):
 
 @pytest.mark.parametrize("given", sample(variants()), ids=name)
 def test_compiles(given):
-    made, variant = one_of(sample(variants()), given), given[0]
+    made, (variant, capability) = one_of(sample(variants()), given), given
     # Of older compilers NVRTC 13.0 spills before and after the loop over tiles, though not in it.
     assert made.spilled <= (0 if nvrtc.load().version >= (13, 5) else 512), made.log
-    assert made.registers <= min(255, 65536 // (variant.ctas_per_sm * variant.threads)), made.log
+    assert made.registers <= min(255, 65536 // (variant.ctas_per_sm(limits.of(capability)) * variant.threads)), made.log
 
 
 def test_spills_would_show():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import c_size_t, c_uint64, c_void_p
 from typing import Any
 
-from gemmhub_nvidia import probe, tma
+from gemmhub_nvidia import probe, proof, tma
 from gemmhub_nvidia.driver import KERNELS, Driver, Gpu, load
 from gemmhub_nvidia.nvrtc import Compiler
 
@@ -20,9 +19,8 @@ CAPABILITY = (9, 0)
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **KERNELS,
     **tma.FUNCTIONS,
+    **proof.FUNCTIONS,
     "cuCtxSynchronize": (),
-    "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
-    "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
 }
 """Functions of the driver that the plugin calls, with their arguments."""
 

@@ -1,191 +1,46 @@
-"""The proof that the 8-bit kernels are right on a card: small products with exact results, before any is offered.
+"""The proof that the 8-bit kernels are right on a card, before any is offered (:mod:`gemmhub_nvidia.proof`).
 
-Other cards, drivers and compilers than those that were tried may differ in what the kernels rely on: the bits that
-tensor cores keep. So in each process, for each device and pair of formats, two products run first: a wide tile with
-multicast, and a small one with swapped operands and a copied one. Their data are whole numbers whose sums are exact
-if, and only if, 8-bit floats are promoted in time: sums of a block of K have 13 bits, those of all of K have more than
-the 14 that tensor cores keep.
+For each device and pair of formats, two products run first: a wide tile with multicast, and a small one with swapped
+operands and a copied one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from ctypes import byref, c_void_p
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
 
-import numpy as np
-from gemmhub_nvidia.driver import DriverError, Gpu
-from gemmhub_nvidia.nvrtc import CompilerError
+from gemmhub_nvidia import proof
+from gemmhub_nvidia.proof import Trial
 
 from gemmhub.backend import Run
-from gemmhub.capability import Device, Refusal
-from gemmhub.dtypes import as_dtype, compute_dtype
-from gemmhub.errors import KernelError
-from gemmhub.kit import locks
-from gemmhub.layout import MatrixLayout
-from gemmhub.operands import BLOCK, Operands, Scale, blocks
-from gemmhub.problem import GemmProblem, Operand
+from gemmhub.capability import Refusal
+from gemmhub.problem import GemmProblem
 from gemmhub_hopper.candidates.candidate import Choice
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants.config import INT8, Shape
 from gemmhub_hopper.variants.shapes import EIGHT_BIT_SHAPES
 
-_DTYPES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "s8": "int8"}
-"""Dtypes by the formats in the names of inputs."""
-_M, _N, _K = 200, 136, 656
-"""Sizes with remainders of every tile, and of blocks of K; more blocks than one."""
-_GUARD = 256
-"""Bytes behind the result that must not change."""
-_REMEDY = "use another backend, and report it with the versions of the driver and of NVRTC"
 
-
-class _Product(NamedTuple):
-    """A product of a proof."""
-
-    shape: Shape
-    swapped: bool
-    order_b: str
-    """Order of b: a row-major one is copied by the pre-pass."""
-    out: str
-    scales: str | None
-    """A key of ``config.SCALES``."""
-
-
-def _products(input_type: str) -> tuple[_Product, _Product]:
-    wide, small = (EIGHT_BIT_SHAPES.by_name[name] for name in ("128x128x6c2x1", "64x64x12"))
-    first = ("int32", None) if input_type == INT8 else ("float32", "blocks")
-    return _Product(wide, False, "col", *first), _Product(small, True, "row", "bfloat16", "results")
-
-
-class Proofs:
+class Proofs(proof.Proofs):
     """The outcomes of the proofs of this process, by device and input."""
 
     def __init__(self, launch: Callable[[int, Choice], Run]) -> None:
         """``launch`` returns a choice ready to run on a device."""
+        super().__init__()
         self._launch = launch
-        self._outcomes: dict[tuple[int, str], Refusal | None] = {}
-        self._lock = locks.lock()
 
-    def of(self, index: int, gpu: Gpu, input_type: str) -> Refusal | None:
-        """Return None where the kernels for an input are right on a device, else a refusal. Proven at the first call.
+    def trials(self, index: int, input_type: str) -> Iterator[Trial]:
+        """Yield the products that prove an input on a device."""
+        wide, small = (EIGHT_BIT_SHAPES.by_name[name] for name in ("128x128x6c2x1", "64x64x12"))
+        a, b = input_type.split(".")
+        out, scales = ("int32", None) if input_type == INT8 else ("float32", "blocks")
+        yield Trial(wide.name, (a, b), "col", out, scales, partial(self._ready, index, wide, False))
+        # A row-major b is copied by the pre-pass. The formats are those of the kernel's operands.
+        swapped = partial(self._ready, index, small, True)
+        yield Trial(f"{small.name}t", (b, a), "row", "bfloat16", "results", swapped)
 
-        Raises AllocationError without memory: nothing is known then.
-        """
-        key = index, input_type
-        with self._lock:
-            if key not in self._outcomes:
-                self._outcomes[key] = self._proof(index, gpu, input_type)
-            return self._outcomes[key]
-
-    def _proof(self, index: int, gpu: Gpu, input_type: str) -> Refusal | None:
-        for product in _products(input_type):
-            try:
-                wrong = self._wrong(index, gpu, input_type, product)
-            except (CompilerError, DriverError, KernelError) as error:
-                wrong = f"it failed: {error}"
-            if wrong:
-                name = product.shape.name + "t" * product.swapped
-                return Refusal(f"the first {input_type} product on cuda:{index}, by {name}, shows it: {wrong}", _REMEDY)
-        return None
-
-    def _wrong(self, index: int, gpu: Gpu, input_type: str, product: _Product) -> str:
-        """Return what is wrong with a product; empty where it is right."""
-        problem = _problem(index, input_type, product)
+    def _ready(self, index: int, shape: Shape, swapped: bool, problem: GemmProblem) -> Run:
         lowerings = lower.lowerings(problem)
         assert not isinstance(lowerings, Refusal), lowerings
-        lowering = next(x for x in lowerings if x.swapped == product.swapped)
-        assert lowering.form.input == input_type
-        run = self._launch(index, Choice(lowering, product.shape, 1))
-        a, b, scales = _data(problem)
-        expected = _expected(a, b, scales, problem.out.dtype)
-        stored_b = b if product.order_b == "row" else np.ascontiguousarray(b.T)
-        result = _run(gpu, run, {"a": a, "b": stored_b, **scales}, expected.nbytes)
-        if (result[expected.nbytes :] != 0xFF).any():
-            return "it wrote beyond the result"
-        found = result[: expected.nbytes].view(problem.out.dtype).reshape(expected.shape)
-        differ = np.argwhere(found != expected)
-        if not len(differ):
-            return ""
-        row, column = differ[0]
-        return (
-            f"{len(differ)} of {expected.size} elements differ, the first at ({row}, {column}): {found[row, column]}, "
-            f"not {expected[row, column]}"
-        )
-
-
-def _problem(index: int, input_type: str, product: _Product) -> GemmProblem:
-    formats = input_type.split(".")
-    a, b = (as_dtype(_DTYPES[x]) for x in (reversed(formats) if product.swapped else formats))
-    out = as_dtype(product.out)
-    scales = {}
-    if product.scales == "blocks":
-        scales = {"scale_a": Scale("m", blocks(_K), True, 1), "scale_b": Scale("n", 1, True, _N)}
-    elif product.scales:
-        scales = {"scale_a": Scale("m"), "scale_b": Scale("n")}
-    return GemmProblem(
-        _M, _N, _K,
-        a=Operand(a, MatrixLayout.contiguous(_M, _K), 256),
-        b=Operand(b, MatrixLayout.contiguous(_K, _N, (), product.order_b), 256),
-        out=Operand(out, MatrixLayout.contiguous(_M, _N), 256),
-        compute_dtype=compute_dtype(a, b, out), operands=Operands(scales), device=Device("cuda", index),
-    )  # fmt: skip
-
-
-def _data(problem: GemmProblem) -> tuple[Any, Any, dict[str, Any]]:
-    """Return a, b and the scales: whole numbers, of 8-bit floats of three bits, and powers of two."""
-    rng = np.random.default_rng(0)
-    shapes = (_M, _K), (_K, _N)
-    if problem.a.dtype == np.int8:
-        a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in shapes)
-    else:  # all terms of a sum have one sign
-        signs = rng.choice([-1, 1], (_M, 1)), rng.choice([-1, 1], (1, _N))
-        a, b = (
-            (sign * rng.integers(4, 8, shape)).astype(x.dtype)
-            for sign, shape, x in zip(signs, shapes, (problem.a, problem.b))
-        )
-    scales = {}
-    for name, size in (("scale_a", _M), ("scale_b", _N)):
-        scale = problem.operands.get(name)
-        if scale is not None:
-            shape = (size, 1) if name == "scale_a" else (1, size)
-            if scale.depth:
-                shape = (size, blocks(_K)) if name == "scale_a" else (blocks(_K), size)
-            scales[name] = np.ldexp(np.float32(1), rng.integers(-1, 2, shape))
-    return a, b, scales
-
-
-def _expected(a: Any, b: Any, scales: dict[str, Any], dtype: Any) -> Any:
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    each = np.arange(_K) // BLOCK
-    scale_a, scale_b = scales.get("scale_a"), scales.get("scale_b")
-    if scale_a is not None:
-        a = a * (scale_a[:, each] if scale_a.shape[1] > 1 else scale_a)
-    if scale_b is not None:
-        b = b * (scale_b[each] if scale_b.shape[0] > 1 else scale_b)
-    return (a @ b).astype(np.float32).astype(dtype)
-
-
-def _run(gpu: Gpu, run: Run, operands: dict[str, Any], nbytes: int) -> Any:
-    """Return the bytes of the result of ``nbytes``, and those behind it, on a stream of its own."""
-    driver, addresses = gpu.driver, dict[str, int]()
-    result = np.full(nbytes + _GUARD, 0xFF, np.uint8)
-    images = {**operands, "out": result}
-    stream = c_void_p()
-    try:
-        for name, image in images.items():
-            addresses[name] = gpu.allocate(image.nbytes)
-        with gpu.outside_captures():
-            driver.call("cuStreamCreate", byref(stream), 1)
-            for name, image in images.items():
-                driver.call("cuMemcpyHtoDAsync_v2", addresses[name], image.ctypes.data, image.nbytes, stream)
-            scales = {name: address for name, address in addresses.items() if name.startswith("scale")}
-            run(addresses["a"], addresses["b"], addresses["out"], 1.0, 0.0, stream.value, **scales)
-            driver.call("cuMemcpyDtoHAsync_v2", result.ctypes.data, addresses["out"], result.nbytes, stream)
-            driver.call("cuStreamSynchronize", stream)
-    finally:
-        if stream.value:
-            with gpu:
-                driver.cuda.cuStreamDestroy_v2(stream)
-        for address in addresses.values():
-            gpu.free(address)
-    return result
+        lowering = next(x for x in lowerings if x.swapped == swapped)
+        return self._launch(index, Choice(lowering, shape, 1))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import c_int, c_uint, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
@@ -39,8 +39,6 @@ class FakeCuda(FakeKernels):
     card: ClassVar = {**H200, 16: 4}
     types: ClassVar = {
         **FakeKernels.types, "cuTensorMapEncodeTiled": (c_int, MAP),
-        "cuMemcpyHtoDAsync_v2": (c_int, (c_uint64, c_void_p, c_size_t, c_void_p)),
-        "cuMemcpyDtoHAsync_v2": (c_int, (c_void_p, c_uint64, c_size_t, c_void_p)),
     }  # fmt: skip
 
     def entry_points(self, module):
@@ -51,16 +49,6 @@ class FakeCuda(FakeKernels):
 
     def _cuTensorMapEncodeTiled(self, *given):
         return _encoder().encode(*given) if self.context else INVALID_CONTEXT
-
-    def _cuMemcpyHtoDAsync_v2(self, to, source, nbytes, stream):
-        assert self.inside(to, nbytes)
-        assert stream not in self.captures
-        ctypes.memmove(to, source, nbytes)
-
-    def _cuMemcpyDtoHAsync_v2(self, to, source, nbytes, stream):
-        assert self.inside(source, nbytes)
-        assert stream not in self.captures
-        ctypes.memmove(to, source, nbytes)
 
     def sizes(self, kernel):
         alone = {"prepass": PREPASS_BYTES, "f16_prepass": F16_PREPASS_BYTES, "gemv": GEMV_BYTES}

@@ -45,6 +45,8 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> list[Des
         if choice is None or choice.refusal(card, WORKSPACE) is not None:
             continue
         network, seconds = network_of(choice), model.seconds(choice, card)
+        if network not in KINDS:
+            continue
         described = by_network.setdefault(network, Described(network, [], [], [], HANDLED))
         described.names.append(choice.name)
         described.modelled.append(seconds)
@@ -53,10 +55,12 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> list[Des
 
 
 def network_of(choice: Choice) -> str:
-    """Return the network of a candidate, one of :data:`KINDS`."""
+    """Return the network of a candidate: one of :data:`KINDS`, or "float8", which has none yet."""
     form = choice.lowering.form
+    if form.input_bytes == 1:
+        return "bytes" if form.input == "int8" else "float8"
     if isinstance(choice.shape, batch.Shape):
-        return "bytes" if form.input == "int8" else "batches"
+        return "batches"
     if form.input == "float32":
         return "float32"
     return "aligned" if form.alignment >= _ALIGNED else "half"

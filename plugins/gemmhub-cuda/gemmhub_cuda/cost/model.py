@@ -26,7 +26,8 @@ def seconds(choice: Choice, card: Card, fitted: Fitted | None = None) -> float:
 
 def measured(choice: Choice, card: Card) -> bool:
     """Return whether the model's constants alone were compared with times of the kernel on such a card."""
-    return isinstance(choice.shape, batch.Shape) and card.name in batch_model.MEASURED
+    shape = choice.shape
+    return isinstance(shape, batch.Shape) and not shape.promoted and card.name in batch_model.MEASURED
 
 
 def choices(

@@ -12,6 +12,7 @@ fitted.py has the constants, fitted to measurements.
 from __future__ import annotations
 
 from gemmhub_cuda.candidate import Choice
+from gemmhub_cuda.cost import traffic
 from gemmhub_cuda.cost.fitted import SINGLE, TENSOR, Fitted
 from gemmhub_cuda.variants import mma, sgemm
 from gemmhub_cuda.variants.card import Card
@@ -77,7 +78,7 @@ def seconds(choice: Choice, card: Card, fitted: Fitted | None = None) -> float:
             fitted.split_cycles, shape.partial_bytes / fitted.partial_bytes
         )
     computing = cycles / (card.clock * fitted.clock)
-    moving = choice.moved_bytes / (fitted.dram * card.bandwidth)
+    moving = traffic.nbytes(choice, card) / (fitted.dram * card.bandwidth)
     slowdown = 1.0 if lowering.form.input == "float32" else MISALIGNED.get(lowering.form.alignment, 1.0)
     return slowdown * overlapped(_MEMORY_SHARPNESS, computing, moving) * choice.batches + LAUNCH * choice.launches
 
@@ -98,7 +99,7 @@ def single_step(shape: sgemm.Shape, card: Card, fitted: Fitted) -> tuple[float, 
 
 def tensor_step(shape: mma.Shape, card: Card, fitted: Fitted) -> tuple[float, float]:
     """Return the same for the tensor-core kernel."""
-    multiply = shape.m * shape.n * shape.k / card.tensor_rate
+    multiply = shape.m * shape.n * shape.k / card.rates.half
     # Every fragment is read by its warp, and every tile written once.
     shared = 2 * shape.k * (shape.warps * (shape.warp_m + shape.warp_n) + shape.m + shape.n) / _SHARED_BYTES
     alone = multiply / (shape.warps / 4) * fitted.single_warp

@@ -1,5 +1,6 @@
 // d = activation(alpha * a b + beta * c + bias) for batches of small matrices of bfloat16 or float16, summed in float32;
-// or d = a b of int8, summed in int32. On tensor cores, for cards of compute capability 8.0 and later.
+// or d = a b of int8, summed in int32. On tensor cores, for cards of compute capability 8.0 and later. And, from 8.9 on,
+// of 8-bit floats with quantization scales: d = activation(alpha * (a scale_a) (b scale_b) + beta * c + bias).
 //
 // A warp computes whole tiles of TILE_M x TILE_N, of one matrix each, and then goes on to the next. Warps share nothing:
 // each has a ring of STAGES stages of its own, and no barrier is wider than a warp. The tiles of consecutive warps are
@@ -17,6 +18,10 @@
 // int8 it transposes pairs: of an operand contiguous along m (n) a fragment therefore gets the even, or the odd, of 16
 // rows (columns) instead of the first, or the last, eight. `row_of` and the order of stores undo that.
 //
+// Of 8-bit floats tensor cores keep about 14 significant bits of a sum. So the products of 128 along k are summed in
+// registers of their own, and that sum is promoted: ordinary instructions, which round to nearest, add it to the
+// accumulators, times the scales of its row and column in these 128 of k if there are any (`promote`).
+//
 // What is outside of a matrix, along m, n or k, is zeros; those results are not stored.
 //
 //     TILE_M, TILE_N, TILE_K   elements
@@ -25,8 +30,8 @@
 #include "chunks.cuh"
 #include "epilogue.cuh"
 
-constexpr bool INTEGER = INPUT == 3;
-constexpr int SIZE = INTEGER ? 1 : 2;  // bytes of an element of a or b
+constexpr bool INTEGER = INPUT == 3, FLOAT8 = INPUT >= 4;
+constexpr int SIZE = INTEGER || FLOAT8 ? 1 : 2;  // bytes of an element of a or b
 constexpr int PER_CHUNK = 16 / SIZE;   // elements
 constexpr int STEP_K = 32 / SIZE;      // of k that one instruction multiplies
 constexpr int STEPS = TILE_K / STEP_K;
@@ -34,6 +39,9 @@ constexpr int WARPS = THREADS / 32;
 static_assert(TILE_M % 16 == 0 && TILE_N % 16 == 0 && TILE_K % STEP_K == 0);
 static_assert(INPUT != 2 && STAGES >= 2 && SPLIT == 0);
 static_assert(!INTEGER || (OUTPUT == 3 && !SCALED && !ADDEND && BIAS == 0 && ACTIVATION == 0), "int8: a b alone");
+constexpr int PROMOTED = 128;  // of k: a block of quantization scales
+static_assert(SCALES == 0 || FLOAT8, "scales are those of 8-bit floats");
+static_assert(!FLOAT8 || PROMOTED % TILE_K == 0, "sums of whole blocks are promoted");
 
 template <bool>
 struct Sums {
@@ -55,7 +63,7 @@ struct Elements<1> {
 };
 using Element = Elements<SIZE>::Type;
 
-// The swizzle of int8 operands that are contiguous along m (n): ldmatrix reads two adjacent rows of every four.
+// The swizzle of 8-bit operands that are contiguous along m (n): ldmatrix reads two adjacent rows of every four.
 template <int CHUNKS>
 struct Paired {
     DEVICE static constexpr u32 at(u32 row, u32 chunk) {
@@ -74,7 +82,7 @@ struct LayoutOf<true, CHUNKS> {
 // One of the two operands: SIDE along m (n) and TILE_K along k. `mn`, `aligned` and `k_first` as in mma.cu.
 template <int SIDE, bool mn, int aligned, bool k_first>
 struct Operand {
-    static constexpr bool PAIRED = INTEGER && mn;
+    static constexpr bool PAIRED = SIZE == 1 && mn;
     static constexpr int ROWS = mn ? TILE_K : SIDE, CHUNKS = (mn ? SIDE : TILE_K) / PER_CHUNK;
     static constexpr u32 BYTES = 16 * ROWS * CHUNKS;
     static constexpr int STEP = 32 / CHUNKS;  // rows from one of a lane's copies to its next
@@ -170,9 +178,12 @@ static_assert(SHARED_BYTES == WARPS * WARP_BYTES + 112, "as in batch.py; 112 for
 // Sums are [16 of m][8 of n][4]: those of a multiply_add are contiguous.
 constexpr int BLOCKS_M = TILE_M / 16, BLOCKS_N = TILE_N / 8;
 
-DEVICE void multiply(Sum (&sums)[BLOCKS_M * BLOCKS_N * 4], u32 stage) {
+// `deep` along k of the block are there. A step of zeros truncates sums of 8-bit floats once more: their bits would depend
+// on TILE_K.
+DEVICE void multiply(Sum (&sums)[BLOCKS_M * BLOCKS_N * 4], u32 stage, int deep) {
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
+        if (FLOAT8 && STEP_K * step >= deep) break;
         OperandA::Fragment a;
         OperandB::Fragment b;
         OperandA::fragments(a, stage, step);
@@ -192,6 +203,42 @@ DEVICE u32 bits_of(int value) { return value; }
 DEVICE int row_of(int half) {
     const int group = lane_id() / 4;
     return OperandA::PAIRED ? 2 * group + half : group + 8 * half;
+}
+
+// The column of a lane's element `one` of a pair in 8-column block `j` of results.
+DEVICE int column_of(int j, int one) {
+    const int quad = lane_id() % 4;
+    return OperandB::PAIRED ? 8 * (j - j % 2) + 4 * quad + 2 * one + j % 2 : 8 * j + 2 * quad + one;
+}
+
+// The factor of a row (column) in block `block` of k; of one beyond the last, of which there are `end`, any.
+DEVICE float scale_at(const Scales& scales, int element, int end, int block, int matrix) {
+    return scales.at == nullptr ? 1.0f : load_global(scales.find(element < end ? element : end - 1, block, matrix));
+}
+
+// Adds the sums of block `block` of k, times its scales, to the accumulators of a tile.
+DEVICE void promote(const Params& p, Sum (&sums)[BLOCKS_M * BLOCKS_N * 4], const Sum (&part)[BLOCKS_M * BLOCKS_N * 4],
+                    int matrix, int row, int column, int block) {
+    if constexpr (SCALES != 2) {
+#pragma unroll
+        for (int i = 0; i < BLOCKS_M * BLOCKS_N * 4; ++i) sums[i] += part[i];
+        return;
+    }
+    float rows[BLOCKS_M][2];
+#pragma unroll
+    for (int i = 0; i < 2 * BLOCKS_M; ++i)
+        rows[i / 2][i % 2] = scale_at(p.row_scales, row + 16 * (i / 2) + row_of(i % 2), p.m, block, matrix);
+#pragma unroll
+    for (int j = 0; j < BLOCKS_N; ++j)
+#pragma unroll
+        for (int one = 0; one < 2; ++one) {
+            const float of_column = scale_at(p.column_scales, column + column_of(j, one), p.n, block, matrix);
+#pragma unroll
+            for (int i = 0; i < 2 * BLOCKS_M; ++i) {
+                const int at = (i / 2 * BLOCKS_N + j) * 4 + 2 * (i % 2) + one;
+                sums[at] = fmaf(part[at], rows[i / 2][i % 2] * of_column, sums[at]);
+            }
+        }
 }
 
 // Stores 16 rows of results, number `i`, to the warp's part of shared memory.
@@ -274,19 +321,27 @@ struct Tiles {
     }
 
    private:
+    // In groups of rows of tiles, as tile.cuh walks them, so that warps that run at the same time share operands in L2.
+    DEVICE void find_in_group(int number) {
+        const int in_group = p.group * p.tiles_n, first = number / in_group * p.group;
+        const int rest = number % in_group, left = p.tiles_m - first, height = left < p.group ? left : p.group;
+        row = (first + rest % height) * TILE_M, column = rest / height * TILE_N;
+    }
+
     DEVICE void find() {
         const int each = p.tiles_m * p.tiles_n;
         matrix = tile, row = 0, column = 0;
         if (each > 1) {
             const int of = tile / each, number = tile - of * each;
             matrix = of, row = number / p.tiles_n * TILE_M, column = number % p.tiles_n * TILE_N;
+            if constexpr (FLOAT8) find_in_group(number);
         }
     }
 };
 
 GLOBAL_KERNEL void __launch_bounds__(THREADS, BLOCKS) gemm(const __grid_constant__ Params p) {
     const u32 warp = warp_id();
-    const u32 ring = (dynamic_shared() + 127) / 128 * 128 + warp * WARP_BYTES, part = ring + STAGES * STAGE;
+    const u32 ring = (dynamic_shared() + 127) / 128 * 128 + warp * WARP_BYTES, results = ring + STAGES * STAGE;
     OperandA a(p.a, p.a_batch, p.a_ld, p.m);
     OperandB b(p.b, p.b_batch, p.b_ld, p.n);
     Tiles loading(p, warp), present(p, warp);
@@ -312,17 +367,26 @@ GLOBAL_KERNEL void __launch_bounds__(THREADS, BLOCKS) gemm(const __grid_constant
     u32 reading = ring, writing = ring + (STAGES - 1) * STAGE;
 #pragma unroll 1
     for (; present.there(); present.next()) {
-        Sum sums[BLOCKS_M * BLOCKS_N * 4] = {};
+        Sum sums[BLOCKS_M * BLOCKS_N * 4] = {}, part[BLOCKS_M * BLOCKS_N * 4] = {};  // of a block of k, to promote
         int k = 0;
         do {
             copy_wait<STAGES - 2>();
             warp_sync();  // all lanes' copies are there, and no lane reads the stage before any more
             load_next(writing);
-            multiply(sums, reading);
+            if constexpr (FLOAT8) {
+                multiply(part, reading, p.k - k);
+                if ((k + TILE_K) % PROMOTED == 0 || k + TILE_K >= p.k) {
+                    promote(p, sums, part, static_cast<int>(present.matrix), present.row, present.column, k / PROMOTED);
+#pragma unroll
+                    for (int i = 0; i < BLOCKS_M * BLOCKS_N * 4; ++i) part[i] = Sum(0);
+                }
+            } else {
+                multiply(sums, reading, p.k - k);
+            }
             writing = reading;
-            reading = reading + STAGE == part ? ring : reading + STAGE;
+            reading = reading + STAGE == results ? ring : reading + STAGE;
             k += TILE_K;
         } while (k < p.k);
-        store_sums(p, sums, part, present.matrix, present.row, present.column);
+        store_sums(p, sums, results, present.matrix, present.row, present.column);
     }
 }

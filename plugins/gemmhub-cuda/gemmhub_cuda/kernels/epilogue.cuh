@@ -29,6 +29,7 @@ DEVICE u32 pack(float low, float high) { return OUTPUT == 0 ? pack_bf16(low, hig
 // The matrix of the batch that a CTA, or a warp, writes to.
 struct Result {
     const Params& p;
+    int matrix;
     const void* c;
     void* d;
     bool wide;  // contiguous elements may be stored at once
@@ -36,10 +37,15 @@ struct Result {
     // `run`: the contiguous elements that a thread stores at a time.
     DEVICE Result(const Params& p, int run) : Result(p, run, blockIdx.z) {}
 
-    DEVICE Result(const Params& p, int run, long long matrix) : p(p) {
+    DEVICE Result(const Params& p, int run, long long matrix) : p(p), matrix(static_cast<int>(matrix)) {
         c = ADDEND ? static_cast<const char*>(p.c) + matrix * p.c_batch * OUTPUT_BYTES : nullptr;
         d = static_cast<char*>(p.d) + matrix * p.d_batch * OUTPUT_BYTES;
         wide = (reinterpret_cast<u64>(d) | p.d_ld * OUTPUT_BYTES) % (run * OUTPUT_BYTES) == 0;
+    }
+
+    // The factor of a row of a or a column of b: of results.
+    DEVICE float factor(const Scales& scales, int element) const {
+        return scales.at == nullptr ? 1.0f : load_global(scales.find(element, 0, matrix));
     }
 
     // Elements (row, column + i) of the product, finished and stored; what is outside of d is left out. `run` is 1, 2
@@ -49,10 +55,12 @@ struct Result {
         if (row >= p.m || column >= p.n) return;
         const long long at = row * p.d_ld + column;
         float v[run];
+        const float of_row = SCALES == 1 ? factor(p.row_scales, row) : 1.0f;
 #pragma unroll
         for (int i = 0; i < run; ++i) {
             v[i] = product[i];
             if (column + i >= p.n) continue;
+            if constexpr (SCALES == 1) v[i] *= of_row * factor(p.column_scales, column + i);  // equal bits if swapped
             // alpha == 0: A @ B is not read into the result (BLAS semantics).
             if constexpr (SCALED) v[i] = p.alpha == 0.0f ? 0.0f : p.alpha * v[i];
             // One rounding in every variant.

@@ -70,18 +70,37 @@ DEVICE void load_matrices_transposed(u32 (&word)[4], u32 row) {
                  : "memory");
 }
 
-// d (16 x 8) += a (16 x 16) b (16 x 8), by a warp. `type`: 0 bfloat16, 1 float16. With g = lane / 4, t = 2 (lane % 4):
+// d (16 x 8) += a (16 x 32) b (32 x 8) of 8-bit floats, by a warp, with sums of float32, of which tensor cores may keep
+// 14 bits. Words are those of int8, below. `type`: as INPUT of params.cuh. From compute capability 8.9 on.
+template <int type>
+DEVICE void multiply_add_float8(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
+#define MULTIPLY_ADD(of_a, of_b)                                                                 \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." of_a "." of_b ".f32 {%0, %1, %2, %3}, " \
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                 \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+    if constexpr (type == 4) MULTIPLY_ADD("e4m3", "e4m3");
+    if constexpr (type == 5) MULTIPLY_ADD("e4m3", "e5m2");
+    if constexpr (type == 6) MULTIPLY_ADD("e5m2", "e4m3");
+    if constexpr (type == 7) MULTIPLY_ADD("e5m2", "e5m2");
+#undef MULTIPLY_ADD
+}
+
+// d (16 x 8) += a (16 x 16) b (16 x 8), by a warp. `type`: 0 bfloat16, 1 float16; 8-bit floats as above.
+// With g = lane / 4, t = 2 (lane % 4):
 //     a[0] (g, t..t+1), a[1] (g + 8, t..), a[2] (g, t + 8..), a[3] (g + 8, t + 8..)
 //     b0 (t..t+1, g), b1 (t + 8.., g)
 //     d[0..1] (g, t..t+1), d[2..3] (g + 8, t..)
 template <int type>
 DEVICE void multiply_add(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
-    if constexpr (type == 0)
+    if constexpr (type >= 4)
+        multiply_add_float8<type>(d, a, b0, b1);
+    else if constexpr (type == 0)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
                      "{%8, %9}, {%0, %1, %2, %3};"
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
+    else if constexpr (type == 1)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
                      "{%8, %9}, {%0, %1, %2, %3};"
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

@@ -1,7 +1,8 @@
 """The variants of the kernel for batches of small matrices, kernels/batch.cu: tile shapes, macros and refusals.
 
 A warp computes whole tiles of one matrix, so that many small matrices keep the memory busy. It multiplies float16 and
-bfloat16, and int8 with int32 results: int8 in any size, as no other kernel here does.
+bfloat16; int8 with int32 results, and 8-bit floats with quantization scales: these in any size, as no other kernel here
+does.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from gemmhub_cuda.variants.variant import TensorShape, TensorVariant
 
 WIDEST = 64
 """The widest tile, and the largest m and n for which 16-bit products are proposed."""
+FLOAT8 = (8, 9)
+"""The first compute capability with mma.sync of 8-bit floats."""
 _MAX_TILES = 2**30
 """Largest number of tiles of a launch, whose numbers have 31 bits."""
 
@@ -30,8 +33,20 @@ class Shape(TensorShape):
     """Stages of a warp's ring in shared memory."""
     warps: int
     """Warps of a CTA."""
+    promoted: bool = False
+    """Whether it multiplies 8-bit floats, whose sums of 128 along K are promoted: they take as many registers again."""
 
     has_split_k = False
+
+    @property
+    def grouped(self) -> bool:  # type: ignore[override]
+        """Whether tiles are walked in groups of rows: those of 8-bit floats, whose products are large, too."""
+        return self.promoted
+
+    @property
+    def cta_tiles(self) -> int:  # type: ignore[override]
+        """Tiles that a CTA computes at once: one for each warp."""
+        return self.warps
 
     @property
     def k_bytes(self) -> int:
@@ -45,8 +60,10 @@ class Shape(TensorShape):
 
     @property
     def name(self) -> str:
-        """The name of the shape, such as "batch32x32x32x3w4", or "bytes32x32x64x3w4" of int8: tile, stages, warps."""
-        prefix = "bytes" if self.itemsize == 1 else "batch"
+        """The name of the shape, such as "batch32x32x32x3w4": tile, stages, warps. Those of int8 begin with "bytes",
+        those of 8-bit floats with "float8.".
+        """
+        prefix = "float8." if self.promoted else "bytes" if self.itemsize == 1 else "batch"
         return f"{prefix}{self.m}x{self.n}x{self.k}x{self.stages}w{self.warps}"
 
     @property
@@ -56,8 +73,8 @@ class Shape(TensorShape):
 
     @property
     def accumulators(self) -> int:
-        """Accumulators of a thread."""
-        return self.m * self.n // 32
+        """Accumulators of a thread, with those of sums to promote."""
+        return self.m * self.n // 32 * (2 if self.promoted else 1)
 
     @property
     def fragments(self) -> int:
@@ -97,6 +114,8 @@ class Variant(TensorVariant):
     def _form_refusal(self) -> str | None:
         if self.form.input_bytes != self.shape.itemsize:
             return f"{self.shape.name} multiplies elements of {self.shape.itemsize} bytes, not {self.form.input}"
+        if self.form.float8 != self.shape.promoted:
+            return f"{self.shape.name} multiplies {'8-bit floats' if self.shape.promoted else 'int8'}"
         return None
 
     @property
@@ -111,20 +130,30 @@ def _ring(m: int, n: int, k_bytes: int) -> tuple[int, int]:
 
 
 _SIDES = (16, 32, 64)
+_MAX_PROMOTED = 64 * 32
+"""Largest tile of 8-bit floats: a thread has no registers for more accumulators and as many sums to promote."""
 SHAPES = tuple(
-    Shape(m, n, k_bytes // itemsize, itemsize, *_ring(m, n, k_bytes))
-    for itemsize in (2, 1)
+    Shape(m, n, k_bytes // itemsize, itemsize, *_ring(m, n, k_bytes), promoted)
+    for itemsize, promoted in ((2, False), (1, False), (1, True))
     for m in _SIDES
     for n in _SIDES
     for k_bytes in (32, 64, 128)
+    if not promoted or m * n <= _MAX_PROMOTED
 )
 """The shapes from which the cost model chooses."""
 
 
-def fitting(m: int, n: int, k: int, itemsize: int) -> tuple[Shape, ...]:
-    """Return the shapes whose tile is the smallest that holds m and n, and whose step is not much longer than K."""
+def fitting(m: int, n: int, k: int, itemsize: int, promoted: bool = False) -> tuple[Shape, ...]:
+    """Return the shapes whose tile is the smallest that holds m and n, and whose step is not much longer than K.
+
+    Of 8-bit floats (``promoted``) the largest tiles are halves of the widest one.
+    """
     side_m, side_n = (next((side for side in _SIDES if side >= size), WIDEST) for size in (m, n))
+    sides = [(side_m, side_n)]
+    if promoted and side_m * side_n > _MAX_PROMOTED:
+        sides = [(side_m // 2, side_n), (side_m, side_n // 2)]
     return tuple(
         x for x in SHAPES
-        if (x.m, x.n, x.itemsize) == (side_m, side_n, itemsize) and (x.k_bytes == 32 or x.k_bytes < 2 * k * itemsize)
+        if (x.m, x.n) in sides and (x.itemsize, x.promoted) == (itemsize, promoted)
+        and (x.k_bytes == 32 or x.k_bytes < 2 * k * itemsize)
     )  # fmt: skip

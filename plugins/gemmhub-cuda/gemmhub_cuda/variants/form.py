@@ -10,7 +10,13 @@ TYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
 """Number of each floating-point element type."""
 _INTEGERS = {"int8": 3, "int32": 3}
 """Number of int8 as operands' type, and of int32 as results'."""
-_NUMBERS = {**TYPES, **_INTEGERS}
+FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+"""Names of the formats of 8-bit floats, by their dtype."""
+FLOAT8 = {"e4m3.e4m3": 4, "e4m3.e5m2": 5, "e5m2.e4m3": 6, "e5m2.e5m2": 7}
+"""Number of each pair of formats, that of a first."""
+_NUMBERS = {**TYPES, **_INTEGERS, **FLOAT8}
+SCALES = {None: 0, "results": 1, "blocks": 2}
+"""Number of each use of quantization scales: none, of the results, of each 128 along K."""
 BIASES = {None: 0, "m": 1, "n": 2}
 ACTIVATIONS = (
     "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu_squared", "leaky_relu", "hardswish",
@@ -31,7 +37,7 @@ class Form:
     b_alignment: int
     """The same of b, along N."""
     input: str
-    """The dtype of a and b."""
+    """The dtype of a and b; of 8-bit floats their formats, one of :data:`FLOAT8`."""
     output: str
     """The dtype of d."""
     scaled: bool = False
@@ -44,6 +50,13 @@ class Form:
     """The dtype of the bias."""
     activation: str | None = None
     """The activation: one of :data:`ACTIVATIONS`; None for none."""
+    scales: str | None = None
+    """The use of quantization scales: one of :data:`SCALES`."""
+
+    @property
+    def float8(self) -> bool:
+        """Whether the operands are 8-bit floats."""
+        return self.input in FLOAT8
 
     @property
     def alignment(self) -> int:
@@ -53,7 +66,7 @@ class Form:
     @property
     def input_bytes(self) -> int:
         """Bytes of an element of a or b."""
-        return {"float32": 4, "int8": 1}.get(self.input, 2)
+        return 1 if self.float8 else {"float32": 4, "int8": 1}.get(self.input, 2)
 
     @property
     def output_bytes(self) -> int:
@@ -69,5 +82,5 @@ class Form:
             "INPUT": _NUMBERS[self.input], "OUTPUT": _NUMBERS[self.output],
             "SCALED": int(self.scaled), "ADDEND": int(self.addend), "BIAS": BIASES[self.bias],
             "BIAS_TYPE": TYPES[self.bias_type] if self.bias else 0,
-            "ACTIVATION": epilogue_source.numbers(ACTIVATIONS)[self.activation],
+            "ACTIVATION": epilogue_source.numbers(ACTIVATIONS)[self.activation], "SCALES": SCALES[self.scales],
         }  # fmt: skip

@@ -74,8 +74,8 @@ class Variant(variant.Variant):
         return self.form.alignment >= 16
 
     @property
-    def ctas_per_sm(self) -> int:
-        """CTAs per SM: half as many where single elements are loaded, as each needs an address in registers."""
+    def ctas_by_registers(self) -> int:
+        """CTAs for which an SM has registers: half as many where single elements are loaded, which need addresses."""
         return self.shape.ctas_per_sm if self.wide else max(1, self.shape.ctas_per_sm // 2)
 
     @property

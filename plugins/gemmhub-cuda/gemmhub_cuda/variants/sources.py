@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemmhub_nvidia import sources
 from gemmhub_nvidia.nvrtc import Source
 
-from gemmhub_cuda.variants import form
+from gemmhub_cuda.variants import form, limits
 from gemmhub_cuda.variants.variant import Variant
 
 KERNEL = "gemm"
@@ -15,7 +15,8 @@ KERNEL = "gemm"
 def source(variant: Variant, capability: tuple[int, int]) -> Source:
     """Return the kernel and its headers, for cards of that compute capability."""
     files, arch = sources.files("gemmhub_cuda") | activations(), architecture(capability)
-    return sources.source(name(variant, capability), variant.main, files, arch, variant.macros)
+    blocks = max(1, variant.ctas_per_sm(limits.of(capability)))
+    return sources.source(name(variant, capability), variant.main, files, arch, {**variant.macros, "BLOCKS": blocks})
 
 
 def architecture(capability: tuple[int, int]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gemmhub_cuda.variants.form import Form
+from gemmhub_cuda.variants.limits import Sm
 
 _CTAS = 2**31
 """Fewer CTAs than this are in a launch: gridDim.x."""
@@ -21,8 +22,6 @@ _MAX_REGISTERS = 255
 """Largest number of registers of a thread."""
 _OTHER_REGISTERS = 72
 """Registers of a thread besides those for accumulators and fragments."""
-_SHARED = 228 * 1024
-"""Bytes of shared memory of an SM of compute capability 9.0; each CTA takes 1 KiB more than it requests."""
 
 
 class Shape(ABC):
@@ -38,6 +37,10 @@ class Shape(ABC):
     """Stages of the ring in shared memory."""
     has_split_k = True
     """Whether the kernel has split-K."""
+    grouped = True
+    """Whether tiles are walked in groups of rows (tile.cuh); else row by row."""
+    cta_tiles = 1
+    """Tiles that a CTA computes at once."""
 
     @property
     @abstractmethod
@@ -108,13 +111,17 @@ class Variant(ABC):
 
     @property
     @abstractmethod
-    def ctas_per_sm(self) -> int:
-        """CTAs for which the largest SM has registers and shared memory."""
+    def ctas_by_registers(self) -> int:
+        """CTAs for which an SM has registers."""
 
     @property
     @abstractmethod
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a CTA."""
+
+    def ctas_per_sm(self, sm: Sm) -> int:
+        """Return how many CTAs an SM of these resources runs at once; 0 where it has no room for one."""
+        return min(self.ctas_by_registers, sm.ctas_at_once(self.threads, self.shared_bytes))
 
     def refusal(self, shared_limit: int) -> str | None:
         """Return why there is no such kernel on a card; None where it can be compiled.
@@ -133,12 +140,12 @@ class Variant(ABC):
 
     @property
     def macros(self) -> dict[str, int]:
-        """The macros of params.cuh and of the kernel's file."""
+        """The macros of params.cuh and of the kernel's file, without BLOCKS, which depends on the card."""
         shape = self.shape
         return {
             **self.form.macros,
             "TILE_M": shape.m, "TILE_N": shape.n, "TILE_K": shape.k, **self._own_macros, "THREADS": shape.threads,
-            "BLOCKS": self.ctas_per_sm, "SHARED_BYTES": self.shared_bytes,
+            "SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
     @property
@@ -175,12 +182,6 @@ class TensorShape(Shape):
         """Registers of a thread, at most 255."""
         return min(_MAX_REGISTERS, self.accumulators + self.fragments + _OTHER_REGISTERS)
 
-    @property
-    def ctas_per_sm(self) -> int:
-        """CTAs for which the largest SM has registers and shared memory."""
-        by_registers = _REGISTERS // (-(-self.registers // 8) * 8 * self.threads)
-        return max(1, min(by_registers, _SHARED // (self.shared_bytes + 1024)))
-
 
 @dataclass(frozen=True)
 class TensorVariant(Variant):
@@ -189,9 +190,9 @@ class TensorVariant(Variant):
     shape: TensorShape
 
     @property
-    def ctas_per_sm(self) -> int:
-        """CTAs for which the largest SM has registers and shared memory."""
-        return self.shape.ctas_per_sm
+    def ctas_by_registers(self) -> int:
+        """CTAs for which an SM has registers."""
+        return max(1, _REGISTERS // (-(-self.shape.registers // 8) * 8 * self.threads))
 
     @property
     def shared_bytes(self) -> int:

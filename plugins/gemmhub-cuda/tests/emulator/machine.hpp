@@ -25,6 +25,7 @@ void copy_wait(u32 open);
 u32 max_of_lanes(u32 value, u32 lanes, Where where);
 void load_matrices(u32* word, u32 row, bool transposed, Where where);
 void multiply_add(float* d, const u32* a, u32 b0, u32 b1, int type, Where where);
+void multiply_add_float8(float* d, const u32* a, u32 b0, u32 b1, int type, Where where);
 void multiply_add(int* d, const u32* a, u32 b0, u32 b1, Where where);
 
 void check_global(const void* address, u32 bytes, bool write, Where where);

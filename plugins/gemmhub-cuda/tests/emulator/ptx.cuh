@@ -34,7 +34,10 @@ inline void load_matrices(u32 (&word)[4], u32 row, HERE) { emulator::load_matric
 inline void load_matrices_transposed(u32 (&word)[4], u32 row, HERE) { emulator::load_matrices(word, row, true, where); }
 template <int type>
 inline void multiply_add(float* d, const u32 (&a)[4], u32 b0, u32 b1, HERE) {
-    emulator::multiply_add(d, a, b0, b1, type, where);
+    if constexpr (type >= 4)
+        emulator::multiply_add_float8(d, a, b0, b1, type, where);
+    else
+        emulator::multiply_add(d, a, b0, b1, type, where);
 }
 
 template <int type>

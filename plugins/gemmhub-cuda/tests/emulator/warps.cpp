@@ -1,5 +1,6 @@
 // What the lanes of a warp do together: exchange values, ldmatrix, and mma on tensor cores.
 #include "launch.hpp"
+#include "simt/tensor_cores.hpp"
 
 namespace emulator {
 
@@ -90,6 +91,38 @@ static void multiply_warp_bytes(void** lanes) {
     }
 }
 
+struct MultiplyFloat8 {
+    float* d;
+    u32 a[4], b[2];
+};
+
+// As numbered in params.cuh: bit 1 is the format of a, bit 0 that of b; 0 is e4m3.
+static double float8_value(unsigned char x, bool e5m2) {
+    return e5m2 ? simt::float8_value<false>(x) : simt::float8_value<true>(x);
+}
+
+static void multiply_warp_float8(void** lanes, int type) {
+    double a[16][32], b[8][32];
+    for (u32 lane = 0; lane < 32; ++lane) {
+        const MultiplyFloat8& m = *static_cast<MultiplyFloat8*>(lanes[lane]);
+        const u32 g = lane / 4, t = 4 * (lane % 4);
+        for (u32 e = 0; e < 4; ++e) {
+            for (u32 i = 0; i < 4; ++i)
+                a[g + 8 * (i % 2)][t + 16 * (i / 2) + e] = float8_value(m.a[i] >> (8 * e) & 0xff, type & 2);
+            for (u32 i = 0; i < 2; ++i) b[g][t + 16 * i + e] = float8_value(m.b[i] >> (8 * e) & 0xff, type & 1);
+        }
+    }
+    for (u32 lane = 0; lane < 32; ++lane) {
+        float* d = static_cast<MultiplyFloat8*>(lanes[lane])->d;
+        for (u32 i = 0; i < 4; ++i) {
+            double addends[33];
+            for (u32 k = 0; k < 32; ++k) addends[k] = a[lane / 4 + 8 * (i / 2)][k] * b[2 * (lane % 4) + i % 2][k];
+            addends[32] = d[i];
+            d[i] = simt::added<13>(addends);
+        }
+    }
+}
+
 struct Value {
     u32 own, largest;
 };
@@ -115,6 +148,11 @@ void load_matrices(u32* word, u32 row, bool transposed, Where where) {
 void multiply_add(float* d, const u32* a, u32 b0, u32 b1, int type, Where where) {
     Multiply mine = {d, {a[0], a[1], a[2], a[3]}, {b0, b1}};
     warp_meet("multiply_add", where, &mine, [&](void** lanes) { multiply_warp(lanes, type); });
+}
+
+void multiply_add_float8(float* d, const u32* a, u32 b0, u32 b1, int type, Where where) {
+    MultiplyFloat8 mine = {d, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+    warp_meet("multiply_add_float8", where, &mine, [&](void** lanes) { multiply_warp_float8(lanes, type); });
 }
 
 void multiply_add(int* d, const u32* a, u32 b0, u32 b1, Where where) {

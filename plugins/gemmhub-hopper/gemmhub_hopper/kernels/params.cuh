@@ -2,6 +2,7 @@
 #pragma once
 #include "pdl.cuh"
 #include "ptx.cuh"
+#include "scales.cuh"
 
 // A divisor as factors: the quotient of 0 <= x < 2^31 is 2 x * multiplier >> 32 >> shift. (Granlund and Montgomery,
 // "Division by Invariant Integers using Multiplication", 1994.)
@@ -20,19 +21,6 @@ struct TileSchedule {
     int longer_splits;                     // number of splits that have one block more
     Divisor tiles, splits_divisor;         // tiles of a matrix; splits
     Divisor group_tiles, rows, last_rows;  // tiles of a group, its rows, and the rows of the last group
-};
-
-// Quantization scales of A's rows, or of B's columns. Element i of matrix z has the factor in group g of K, of 128 elements,
-// that is (i >> shift) stride + g depth + z batch elements from `at`; strides are 0 where one serves all.
-struct Scales {
-    const float* at;  // null where there are none
-    long long stride, depth, batch;
-    int shift;  // 7 where 128 elements share one, else 0
-    int unused;
-
-    DEVICE const float* find(int element, int group, int matrix) const {
-        return at + (element >> shift) * stride + group * depth + matrix * batch;
-    }
 };
 
 struct Params {

@@ -15,6 +15,7 @@ from gemmhub_nvidia import launch as launching
 from gemmhub_nvidia import tma
 from gemmhub_nvidia.driver import Gpu
 from gemmhub_nvidia.launch import STREAM_WORD, WORD
+from gemmhub_nvidia.scales import Scales
 from gemmhub_nvidia.scratch import COUNTERS, Scratch
 from gemmhub_nvidia.tma import MapArguments
 
@@ -34,16 +35,6 @@ _STREAMED = 200 * 2**20
 """Bytes of results above which L2 should keep the operands (benchmarks/results/h200/hopper_ab_streamed.txt)."""
 _SHORT = 8
 """wgmmas of a 64-row fragment for each byte of a result up to which a product is bound by storing the results."""
-
-
-class Scales(ctypes.Structure):
-    """``Scales`` of kernels/params.cuh."""
-
-    _fields_ = (
-        ("at", c_uint64),
-        *((name, c_int64) for name in ("stride", "depth", "batch")),
-        *((name, c_int) for name in ("shift", "unused")),
-    )
 
 
 class Params(ctypes.Structure):
@@ -105,7 +96,7 @@ def params(choice: Choice, k: int, card: Occupancy, only_rejected: bool = False)
     parameters.b_n, parameters.b_k, parameters.b_batch = lowering.b.strides
     for field, scales in (("row_scales", lowering.row_scales), ("column_scales", lowering.column_scales)):
         if scales is not None:
-            setattr(parameters, field, Scales(0, scales.stride, scales.depth, scales.batch, scales.shift))
+            setattr(parameters, field, scales.fields)
     return parameters
 
 

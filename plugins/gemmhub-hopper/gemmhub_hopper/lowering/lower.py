@@ -15,10 +15,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from gemmhub_nvidia import scales
+from gemmhub_nvidia.scales import ScaleAccess
+
 from gemmhub.capability import Refusal
 from gemmhub.lowering import SINGLE, BatchDim, BlasCall, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub_hopper.lowering import complex_operands, f16_planes, scales
+from gemmhub_hopper.lowering import complex_operands, f16_planes
 from gemmhub_hopper.lowering.operands import (
     FEWEST_SHIFTED,
     TMA_ALIGNMENT,
@@ -29,7 +32,6 @@ from gemmhub_hopper.lowering.operands import (
     packed_form,
     stored,
 )
-from gemmhub_hopper.lowering.scales import ScaleAccess
 from gemmhub_hopper.variants.config import BF16X3, F16X3, INT32, OUTPUTS, Form, form_of, letters
 from gemmhub_hopper.variants.tensor_map import Stored
 

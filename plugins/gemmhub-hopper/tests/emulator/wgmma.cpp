@@ -1,5 +1,6 @@
 // wgmma: operands by descriptors or from registers, read late, and added as tensor cores do.
 #include "launch.hpp"
+#include "simt/tensor_cores.hpp"
 
 namespace emulator {
 
@@ -16,15 +17,7 @@ template <int input>
 static double widened(Stored<input> x) {
     if constexpr (input == TF32) return x;
     if constexpr (input == S8) return static_cast<signed char>(x);
-    if constexpr (input == E4M3 || input == E5M2) {
-        constexpr u32 digits = input == E4M3 ? 3 : 2, bias = input == E4M3 ? 7 : 15, exponents = (1u << (7 - digits)) - 1;
-        const u32 exponent = x >> digits & exponents, digit = x & ((1u << digits) - 1);
-        const double sign = x & 0x80 ? -1 : 1;
-        if (input == E4M3 ? (x & 0x7f) == 0x7f : exponent == exponents && digit != 0) return std::nan("");
-        if (input == E5M2 && exponent == exponents) return sign * HUGE_VAL;
-        const double value = exponent ? 1 + digit / double(1u << digits) : digit / double(1u << digits);
-        return sign * std::ldexp(value, int(exponent ? exponent : 1) - int(bias));
-    }
+    if constexpr (input == E4M3 || input == E5M2) return simt::float8_value<input == E4M3>(x);
     if constexpr (input == BF16) return from_bf16(x);
     if constexpr (input == F16) {
         // from_f16 calls a function where the host has no instruction; 2^112 is what the exponents' biases differ by.
@@ -58,30 +51,6 @@ static void read_line(Block& block, u64 d, bool mn, u32 i, double* to) {
     for (u32 k = 0; k < DEPTH<input>; ++k) to[k] = widened<input>(values[k]);
 }
 
-// As tensor cores add: all numbers aligned to the largest, `bits_below` its leading bit kept, and what hangs over cut off;
-// the sum truncated. Of 16 and 32 bits that is two bits more than float32 has; of 8-bit floats 14 bits are kept in all.
-template <u32 bits_below, u32 count>
-static float added(const double (&x)[count]) {
-    constexpr u64 INFINITE = u64(0x7ff) << 52;
-    u64 bits[count], largest = 0;
-    memcpy(bits, x, sizeof(bits));
-    for (u32 i = 0; i < count; ++i) largest = std::max(largest, bits[i] & ~(u64(1) << 63));
-    if (largest == 0 || largest >= INFINITE) {
-        double plain = 0;
-        for (u32 i = 0; i < count; ++i) plain += x[i];
-        return float(plain);
-    }
-    const u64 exponent = (largest >> 52) - bits_below;  // products of floats have normal doubles
-    const u64 powers[] = {exponent << 52, (2046 - exponent) << 52};
-    const double unit = read_as<double>(&powers[0]), inverse = read_as<double>(&powers[1]);
-    long long sum = 0;
-    for (u32 i = 0; i < count; ++i) sum += (long long)(x[i] * inverse);
-    const double exact = double(sum) * unit;
-    const float rounded = float(exact);
-    if (!(std::fabs(rounded) > std::fabs(exact)) || std::isinf(rounded)) return rounded;
-    return __uint_as_float(__float_as_uint(rounded) - 1);  // the next one towards zero
-}
-
 // Element (lane / 4 + 8 h, k) of a fragment: four lanes have those of a row.
 template <int input>
 static double fragment_element(const Multiply& m, u32 h, u32 k) {
@@ -103,7 +72,7 @@ static void add_products(const Multiply& m, u32 at, const double (&row)[depth], 
         double addends[depth + 1];
         for (u32 k = 0; k < depth; ++k) addends[k] = row[k] * column[k];
         addends[depth] = m.accumulate ? static_cast<const float*>(m.d)[at] : 0.0f;
-        static_cast<float*>(m.d)[at] = added<(input > TF32) ? 13 : 25>(addends);
+        static_cast<float*>(m.d)[at] = simt::added<(input > TF32) ? 13 : 25>(addends);
     }
 }
 

@@ -20,7 +20,7 @@ import ctypes
 import json
 import threading
 from collections.abc import Callable
-from ctypes import c_char_p, c_int, c_uint, c_uint64, c_void_p
+from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +32,8 @@ from gemmhub_nvidia.testing.fake_cuda import CONTEXT, INVALID_CONTEXT, LAUNCH_FA
 KERNEL_TYPES: Types = {
     "cuFuncSetAttribute": (c_int, (c_void_p, c_int, c_int)),
     "cuLaunchKernelEx": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p)),
+    "cuMemcpyDtoHAsync_v2": (c_int, (c_void_p, c_uint64, c_size_t, c_void_p)),
+    "cuMemcpyHtoDAsync_v2": (c_int, (c_uint64, c_void_p, c_size_t, c_void_p)),
     "cuModuleGetFunction": (c_int, (c_void_p, c_void_p, c_char_p)),
     "cuModuleLoadData": (c_int, (c_void_p, c_char_p)),
     "cuOccupancyMaxActiveClusters": (c_int, (c_void_p, c_void_p, c_void_p)),
@@ -144,6 +146,16 @@ class FakeKernels(FakeCuda):
         self._modules[handle] = image if image.startswith(b".version") else self.load(image)
         put(out, c_void_p, handle)
         return 0
+
+    def _cuMemcpyHtoDAsync_v2(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        assert self.inside(to, nbytes)
+        assert stream not in self.captures
+        ctypes.memmove(to, source, nbytes)
+
+    def _cuMemcpyDtoHAsync_v2(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        assert self.inside(source, nbytes)
+        assert stream not in self.captures
+        ctypes.memmove(to, source, nbytes)
 
     def _cuModuleGetFunction(self, out: int, module: int, name: bytes) -> None:
         loaded = self._modules[module]

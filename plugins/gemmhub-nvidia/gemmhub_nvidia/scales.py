@@ -1,7 +1,9 @@
-"""Quantization scales of 8-bit operands as the kernel reads them: in place, by their strides."""
+"""Quantization scales of 8-bit operands as kernels read them: in place, by their strides."""
 
 from __future__ import annotations
 
+import ctypes
+from ctypes import c_int, c_int64, c_uint64
 from typing import NamedTuple
 
 from gemmhub.capability import Refusal
@@ -14,8 +16,18 @@ NAMES = {"a": "scale_a", "b": "scale_b"}
 _SHIFT = BLOCK.bit_length() - 1
 
 
+class Scales(ctypes.Structure):
+    """``Scales`` of kernels/scales.cuh."""
+
+    _fields_ = (
+        ("at", c_uint64),
+        *((name, c_int64) for name in ("stride", "depth", "batch")),
+        *((name, c_int) for name in ("shift", "unused")),
+    )
+
+
 class ScaleAccess(NamedTuple):
-    """The access of the kernel to the scales of one operand (``Scales`` of kernels/params.cuh)."""
+    """The access of a kernel to the scales of one operand."""
 
     name: str
     """The problem's name of them: "scale_a" or "scale_b"."""
@@ -28,9 +40,14 @@ class ScaleAccess(NamedTuple):
     shift: int
     """log2 of the rows (columns) that share a scale."""
 
+    @property
+    def fields(self) -> Scales:
+        """The parameter of a kernel, without the address."""
+        return Scales(0, self.stride, self.depth, self.batch, self.shift)
+
 
 def use(problem: GemmProblem) -> str | None:
-    """Return the use of the scales of ``problem``, a key of ``config.SCALES``."""
+    """Return the use of the scales of ``problem``: "blocks" of k, "results" if none has blocks; None without scales."""
     scales = [x for name in NAMES.values() if (x := problem.operands.get(name)) is not None]
     return "blocks" if any(x.depth for x in scales) else "results" if scales else None
 

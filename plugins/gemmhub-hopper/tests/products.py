@@ -494,6 +494,16 @@ SHIFTED_PRODUCTS = (
     Product(Shape(128, 160, 4, cluster_m=2), 391, 168, 133, b="col", dtype="tf32", **_REGISTERS),
     Product(Shape(256, 96, 3), 519, 104, 133, dtype="tf32", **_REGISTERS),
     Product(TURNS, 199, 136, 131, dtype="tf32", **_REGISTERS),
+    # tf32 of which columns are shifted: every shift, a last line of 1 to 4 columns.
+    *(Product(SMALL, 65 + i, 72, 65 + j, a="col", dtype="tf32", **_REGISTERS) for i, j in ((0, 1), (1, 2), (2, 0))),
+    Product(SMALL, 135, 40, 288, a="col", b="col", dtype="tf32", out="bfloat16", **_REGISTERS),
+    Product(SMALL, 72, 135, 131, dtype="tf32", swapped=True, beta=2, bias="m", **_REGISTERS),
+    Product(SMALL, 135, 72, 131, a="col", dtype="tf32", splits=3, d="col", activation="relu", **_REGISTERS),
+    Product(SMALL, 40, 71, 519, dtype="tf32", splits=8, swapped=True, out="float16", **_REGISTERS),
+    Product(SMALL, 71, 73, 401, a="col", dtype="tf32", limit=COUNTERS + 2**16, **_REGISTERS),
+    Product(Shape(128, 160, 4, cluster_m=2), 391, 168, 133, a="col", b="col", dtype="tf32", **_REGISTERS),
+    Product(Shape(256, 96, 3), 519, 104, 133, a="col", dtype="tf32", **_REGISTERS),
+    Product(TURNS, 199, 136, 131, a="col", dtype="tf32", **_REGISTERS),
 )
 """Of operands of shifted rows, for tests/test_shifted_rows.py on the host and tests/test_device.py on a card."""
 

@@ -147,10 +147,11 @@ def through_registers():
 
 
 def shifted_rows():
-    """All shapes for shifted rows of either size of elements; with more in the epilogue, and with split-K."""
+    """All shapes for shifted rows of either size, and columns; with more in the epilogue, and with split-K."""
     found = []
     for plain in (
         Form(False, False, "tf32", "float32", tma_store=False, registers_a=True),
+        Form(True, False, "tf32", "float32", tma_store=False, registers_a=True, shifted_columns=True),
         Form(False, True, "bfloat16", "bfloat16", tma_store=False, registers_a=True),
     ):
         full = replace(plain, has_alpha=True, addend=plain.output, bias="n", activation="gelu")

@@ -27,7 +27,7 @@ SMALL = Shape(64, 32, 3, consumers=1)
 @pytest.mark.parametrize("product", SHIFTED_PRODUCTS, ids=str)
 def test_exact_products(product):
     run = Run(product)
-    assert product.choice.lowering.form.shifted_rows
+    assert product.choice.lowering.form.shifted
     for _ in range(2):
         run.check()
 
@@ -75,14 +75,26 @@ class Wide(Product):
         return replace(asked, **{name: replace(getattr(asked, name), layout=layout)})
 
 
+@dataclass(frozen=True)
+class WideColumns(Wide):
+    """The same of a column-major a: columns of M elements."""
+
+    @property
+    def problem(self):
+        asked = Product.problem.fget(self)
+        layout = replace(asked.a.layout, col_stride=self.m + self.pad)
+        return replace(asked, a=replace(asked.a, layout=layout))
+
+
 class WideRun(Run):
     """A run with NaN between the rows."""
 
     def __init__(self, product, home=HOME):
         super().__init__(product, home)
         name, value = ("b", self.values[1].T) if product.swapped else ("a", self.values[0])
-        rows = np.full((len(value), product.k + product.pad), np.nan, value.dtype)
-        rows[:, : product.k] = value
+        value = value.T if product.a == "col" and not product.swapped else value
+        rows = np.full((len(value), value.shape[1] + product.pad), np.nan, value.dtype)
+        rows[:, : value.shape[1]] = value
         data = rows.view(np.uint8).ravel()[: -product.pad * rows.itemsize]
         buffer = FakeMemory(home).empty(data.size)
         buffer[:] = data
@@ -101,6 +113,8 @@ def run_of(product, home=HOME):
         Wide(SMALL, 40, 71, 130, b="col", pad=8, registers=True, swapped=True, out="float32"),
         Wide(SMALL, 77, 24, 100, pad=3, dtype="tf32", registers=True),
         Wide(SMALL, 71, 40, 133, b="col", pad=4, dtype="tf32", registers=True, splits=3),
+        WideColumns(SMALL, 75, 24, 101, a="col", pad=2, dtype="tf32", registers=True),
+        WideColumns(SMALL, 64, 24, 102, a="col", pad=1, dtype="tf32", registers=True),
     ],
     ids=str,
 )
@@ -191,7 +205,7 @@ def test_nothing_behind_the_matrix_is_read(rows, ld, dtype):
     (lowering,) = (x for x in shifted(asked) if not x.swapped)
     form, end, of_line = lowering.form, (rows - 1) * ld + 101, {"bfloat16": 8, "float32": 4}[dtype]
     last_rows = rows % of_line or of_line
-    for made, some in zip(tensor_map.shifted_rows(lowering.a.direct, form, 64), (of_line, last_rows)):
+    for made, some in zip(tensor_map.shifted(lowering.a.direct, form, 64), (of_line, last_rows)):
         inner, lines, count = made.sizes
         last = (lines - 1) * made.strides[0] // lowering.a.size + inner
         assert last <= end
@@ -202,7 +216,7 @@ def test_nothing_behind_the_matrix_is_read(rows, ld, dtype):
 
 def shifted(asked):
     """Return the lowerings of a problem through registers."""
-    return [x for x in lower.lowerings(asked) if x.form.shifted_rows]
+    return [x for x in lower.lowerings(asked) if x.form.shifted]
 
 
 TF32 = {"dtype": "float32", "precision": "tf32"}
@@ -218,7 +232,9 @@ TF32 = {"dtype": "float32", "precision": "tf32"}
         (problem(200, 72, 102, "float16"), [False]), (problem(200, 72, 104), []),
         (problem(200, 72, 101, **TF32), [False]), (problem(200, 72, 102, b="col", **TF32), [False, True]),
         (problem(200, 73, 101, a="col", b="col", **TF32), [True]), (problem(200, 72, 100, **TF32), []),
-        (problem(199, 73, 101, a="col", **TF32), []), (problem(63, 72, 101, **TF32), []),
+        (problem(199, 73, 101, a="col", **TF32), [False, True]), (problem(63, 73, 101, a="col", **TF32), [True]),
+        (problem(199, 73, 63, a="col", **TF32), []), (problem(202, 73, 100, b="col", **TF32), []),
+        (problem(63, 72, 101, **TF32), []),
         (problem(200, 72, 101, batch=(2,), a="col", **TF32), []),
     ],
 )  # fmt: skip
@@ -242,6 +258,7 @@ def test_what_there_is_no_kernel_for(dtype):
     form = Form(False, False, dtype, "bfloat16", registers_a=True, tma_store=False)
     assert Variant(Shape(128, 128, 5), form).refusal is None
     if dtype == "bfloat16":
+        assert "only columns of tf32" in Variant(Shape(128, 128, 5), replace(form, shifted_columns=True)).refusal
         assert "shifted rows" in Variant(Shape(128, 128, 5), replace(form, mn_major_a=True)).refusal
     for wrong in (
         Variant(Shape(128, 128, 5), replace(form, tma_store=True)),
@@ -287,6 +304,30 @@ TF32_MUTATIONS = {
         "shifted_rows.cuh",
         ("number * (64 / LINE_ROWS)", "number * 8"),
     ),
+    "no shift of columns": (
+        "shifted_rows.cuh",
+        ("t * static_cast<u32>(p.a_k) % LINE_ROWS", "0"),
+    ),
+    "the last line of columns": (
+        "tma_load.cuh",
+        ("column < last_columns ? maps.last_rows : maps.a", "maps.a"),
+    ),
+    "where a box of columns begins": (
+        "tma_load.cuh",
+        ("+ m + 64 * static_cast<int>(box / LINE_ROWS)", "+ m"),
+    ),
+    "columns as long as M": (
+        "tma_load.cuh",
+        ("column * static_cast<int>(p.a_k)", "column * p.m"),
+    ),
+    "fours of K": (
+        "shifted_rows.cuh",
+        ("later ? x[i ^ 2] : x[i]", "x[i]"),
+    ),
+    "steps of K": (
+        "shifted_rows.cuh",
+        ("2 * step * COLUMN_BYTES", "step * COLUMN_BYTES"),
+    ),
     "lines of both halves": (
         "tile_context.cuh",
         ("row / (8 * LINE_ROWS) * (8 * LINE_ROWS)", "0"),
@@ -304,6 +345,8 @@ WATCHED_TF32 = [
     Product(Shape(128, 32, 3, consumers=1), 141, 24, 131, dtype="tf32", registers=True, bias="m"),
     Product(SMALL, 24, 77, 131, b="col", dtype="tf32", registers=True, swapped=True, bias="n"),
     Wide(SMALL, 77, 24, 101, dtype="tf32", registers=True),
+    Product(Shape(128, 32, 3, consumers=1), 141, 24, 131, a="col", dtype="tf32", registers=True),
+    WideColumns(SMALL, 75, 24, 102, a="col", dtype="tf32", registers=True),
 ]
 
 
@@ -325,7 +368,10 @@ def test_mistakes_of_tf32_are_noticed(mutation, monkeypatch, tmp_path):
 
 def test_a_large_operand_is_not_copied():
     """Where one side is short, reading the shifted rows of the other is estimated faster than copying them."""
-    for asked in (problem(11121, 88, 6037, **TF32), problem(88, 11121, 6037, b="col", **TF32)):
+    for asked in (
+        problem(11121, 88, 6037, **TF32), problem(88, 11121, 6037, b="col", **TF32),
+        problem(11121, 88, 6038, a="col", b="col", **TF32), problem(88, 11121, 6038, **TF32),
+    ):  # fmt: skip
         choices = [choice for _, choice in choose.timed(lower.lowerings(asked), H200, LIMIT)]
         assert choices[0].lowering.form.scheme == SHIFTED_TF32
         assert any(choice.lowering.form.scheme == "tf32" for choice in choices)

@@ -29,7 +29,7 @@ def of_matrices(choice: Choice, passes: KPasses | None = None) -> str:
     if choice.splits > 1:
         words.append(f"split-K of {choice.splits}")
     if form.registers_a:
-        rows = ", as TMA cannot take its rows" if form.shifted_rows else ""
+        rows = ", as TMA cannot take its rows" if form.shifted else ""
         words.append(f"{lowering.a.name} through registers{rows}")
     if form.stored_planes > 1:
         words.append(f"float32 split into {_SCHEMES[form.input]}")
@@ -43,7 +43,7 @@ def of_matrices(choice: Choice, passes: KPasses | None = None) -> str:
         words.append("quantization scales as factors of " + {"results": "results", "blocks": "these sums"}[form.scales])
     if passes is not None and passes.count > 1:
         words.append(f"{passes.count} K passes for a small workspace")
-    if not form.tma_store and not form.shifted_rows:
+    if not form.tma_store and not form.shifted:
         words.append("result stored without TMA: its address, rows or strides are not aligned to 16 bytes")
     return ", ".join(words)
 

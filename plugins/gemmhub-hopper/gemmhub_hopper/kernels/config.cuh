@@ -45,6 +45,9 @@ constexpr bool kRescaled = GEMM_RESCALED;  // rescale A while splitting: its or 
 constexpr bool kSplitPlanesB =
     GEMM_SPLIT_PLANES_B;  // B is float32, and consumers split it in shared memory (b_planes.cuh)
 
+// tf32 that is contiguous along M, in columns that TMA cannot take as they are (shifted_rows.cuh).
+constexpr bool kShiftedColumns = GEMM_SHIFTED_COLUMNS;
+
 // Element types of D, C and the bias: 0 bfloat16, 1 float16, 2 float32; of D alone 3, the int32 sums themselves.
 constexpr int kOutput = GEMM_OUTPUT;
 constexpr bool kTransposedD = GEMM_TRANSPOSED_D;  // D and C are contiguous along M; else along N
@@ -72,6 +75,7 @@ constexpr u32 kNumPlanes = kInput == SPLIT_INPUT ? 3 : kInput == F16X3_INPUT ? 2
 constexpr bool kBf16x3 = kInput == BF16X3_INPUT;
 constexpr bool kShiftedRows =
     kRegistersA && (kInput == BF16_INPUT || kInput == F16_INPUT || (kInput == TF32_INPUT && !kMnMajorA));
+constexpr bool kShifted = kShiftedRows || kShiftedColumns;
 constexpr u32 BLOCK_K_BYTES = kNumPlanes > 1 ? 64 : 128;                 // of K in a stage, of each plane
 constexpr bool kFloat8 = kInput >= E4M3_E4M3_INPUT && kInput <= E5M2_E5M2_INPUT;
 constexpr bool kInt8 = kInput == S8_S8_INPUT;
@@ -129,4 +133,6 @@ static_assert(kScaled == 0 || kFloat8 || kInt8, "not implemented");
 static_assert(kScaled != 2 || kFloat8, "int32 sums are not promoted");
 static_assert(kOutput != 3 || (kInt8 && kScaled == 0 && !kHasAddend && kBias == 0 && kActivation == 0),
               "int32 results are the sums themselves");
-static_assert(!kShiftedRows || (!kMnMajorA && !kTmaStore && kClusterN == 1 && kClusterK == 1), "not implemented");
+static_assert(!kShifted || (!kTmaStore && kClusterN == 1 && kClusterK == 1), "not implemented");
+static_assert(!kShiftedRows || !kMnMajorA, "not implemented");
+static_assert(!kShiftedColumns || (kInput == TF32_INPUT && kMnMajorA && kRegistersA), "not implemented");

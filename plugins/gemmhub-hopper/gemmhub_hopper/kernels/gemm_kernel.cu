@@ -108,7 +108,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
     if (kTmaStore && ctx.lane == 0) tma_store_wait_all();
 }
 
-// `map_d`: D's map; with kShiftedRows, where TMA does not store D, A's second map.
+// `map_d`: D's map; with kShifted, where TMA does not store D, A's second map.
 GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
          const __grid_constant__ TensorMap map_d, const __grid_constant__ Params p) {
@@ -118,7 +118,7 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     if (threadIdx.x == 0) {
         prefetch_map(&map_a);
         prefetch_map(&map_b);
-        if (kTmaStore || kShiftedRows) prefetch_map(&map_d);
+        if (kTmaStore || kShifted) prefetch_map(&map_d);
         for (u32 stage = 0; stage < kNumStages; ++stage) {
             barrier_init(smem + SMEM_FULL_OFFSET + 8 * stage, 1);
             barrier_init(smem + SMEM_EMPTY_OFFSET + 8 * stage, 4 * kWarpgroupsPerTile * kNumMulticast);

@@ -10,15 +10,7 @@
 #include "shifted_rows.cuh"
 #include "bf16x3.cuh"
 
-template <bool shifted>
-struct LoaderOf {
-    using Type = Tf32Loader;
-};
-template <>
-struct LoaderOf<true> {
-    using Type = ShiftedLoader;
-};
-using RegisterLoader = LoaderOf<kShiftedRows>::Type;
+using RegisterLoader = Select<kShiftedRows, ShiftedLoader, Select<kShiftedColumns, ShiftedColumnsLoader, Tf32Loader>>;
 
 // Blocks [begin, end) of a work tile. `before`: the stage that wgmmas which may still run read.
 DEVICE void accumulate_blocks(Accumulators& acc, int begin, int end, TileContext ctx, Pipeline& pipe, u32& before) {

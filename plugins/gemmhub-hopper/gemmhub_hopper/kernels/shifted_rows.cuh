@@ -15,6 +15,11 @@
 //
 // If M is no multiple of LINE_ROWS, the last line has only the rows r < M % LINE_ROWS, and nothing may be read past the last of
 // them. So boxes of these rows use a second map, with one line more; its lines end with row M % LINE_ROWS - 1.
+//
+// tf32 that is contiguous along M (kShiftedColumns) is the same with K's part and M's exchanged: four columns are one line, and a
+// tile has boxes of 64 of M and 8 more, four for each 64 of M, one for each remainder of k by 4: box (s, r) at (4 s + r)
+// SHIFTED_COLUMNS_BYTES, in it k = 4 i + r at COLUMN_BYTES i. What follows a column of M elements is rows outside of D, and what
+// follows K is 0: TMA's zeros, by the second map where K is no multiple of 4.
 #pragma once
 #include "fragments.cuh"
 #include "tile_context.cuh"
@@ -52,5 +57,30 @@ struct ShiftedLoader {
             const int left_here = left - (k + PER_WORD * static_cast<int>(8 * step + 4 * (i / 2)));
             a[i] &= left_here >= PER_WORD ? 0xffffffff : left_here == 1 ? 0xffff : 0;
         }
+    }
+};
+
+constexpr u32 COLUMN_BYTES = (64 + 8) * 4, SHIFTED_COLUMNS_BYTES = BLOCK_K / LINE_ROWS * COLUMN_BYTES;
+
+// The lanes of one k read eight words side by side, and boxes begin in the same bank: so lanes of k = 2 and 3 read 4 of k on
+// first, which is 8 banks on. Two lanes share a bank.
+struct ShiftedColumnsLoader {
+    u32 offsets[2];  // of K step 0, row g: of the k that is read first, and of the other one
+    bool later;      // whether t + 4 is read first
+
+    DEVICE ShiftedColumnsLoader(const Params& p, u32 warp, u32 lane) : later(lane % 4 >= 2) {
+        const u32 t = lane % 4, row = 16 * warp + lane / 4 + t * static_cast<u32>(p.a_k) % LINE_ROWS;
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) offsets[i] = t * SHIFTED_COLUMNS_BYTES + (later != i) * COLUMN_BYTES + 4 * row;
+    }
+
+    // Fragment number `number` of the tile at `tile`; what it has behind K is 0.
+    DEVICE void load(Fragment& a, u32 tile, u32 number, u32 step, int) const {
+        const u32 from = tile + number * LINE_ROWS * SHIFTED_COLUMNS_BYTES + 2 * step * COLUMN_BYTES;
+        u32 x[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) x[i] = load_shared(from + offsets[i / 2] + i % 2 * 32);
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) a[i] = later ? x[i ^ 2] : x[i];
     }
 };

@@ -4,15 +4,15 @@
 #include "smem_desc.cuh"
 
 // A stage: A's tile, then B's tile. Of an operand that is split into planes beforehand, a tile of each plane. A tile that
-// consumers split, or load to registers, holds 32-bit elements; but one of shifted rows (shifted_rows.cuh) holds those of the
-// input, and 16 bytes more of each row.
+// consumers split, or load to registers, holds 32-bit elements; but one of shifted rows or columns (shifted_rows.cuh) holds
+// those of the input, and an eighth more.
 constexpr u32 kNumPlanesA = kRegistersA ? 1 : kNumPlanes;
 constexpr u32 kNumPlanesB = kSplitPlanesB ? 1 : kNumPlanes;
 constexpr u32 kElementBytesA = kRegistersA && !kShiftedRows ? 4 : kInputBytes;
 constexpr u32 kElementBytesB = kSplitPlanesB ? 4 : kInputBytes;
 constexpr u32 SHIFTED_ROW_BYTES = BLOCK_K_BYTES + 16;
 constexpr u32 LINE_ROWS = 16 / kInputBytes;  // shifted rows of a line; and elements of 16 bytes
-constexpr u32 SMEM_A_BYTES = kShiftedRows  ? BLOCK_M * SHIFTED_ROW_BYTES
+constexpr u32 SMEM_A_BYTES = kShifted      ? BLOCK_M * SHIFTED_ROW_BYTES
                              : kRegistersA ? BLOCK_M * BLOCK_K * kElementBytesA
                                            : tile_bytes(kMnMajorA, BLOCK_M);
 constexpr u32 SMEM_B_BYTES = tile_bytes(kWgmmaMnMajorB, BLOCK_N);  // of one plane, as wgmma reads it

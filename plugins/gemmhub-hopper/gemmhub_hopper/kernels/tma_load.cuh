@@ -51,7 +51,7 @@ DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k_block, int 
     }
 }
 
-// The maps of both operands; `last_rows`: of A with kShiftedRows, the rows that its last line has.
+// The maps of both operands; `last_rows`: of A with kShifted, the rows (columns) that its last line has.
 struct OperandMaps {
     const TensorMap *a, *b, *last_rows;
 };
@@ -67,6 +67,18 @@ DEVICE void load_shifted_rows(const Params& p, const OperandMaps& maps, u32 to, 
     }
 }
 
+// A's tile where columns are shifted. `k`: of its first element, a multiple of BLOCK_K.
+DEVICE void load_shifted_columns(const Params& p, const OperandMaps& maps, u32 to, int m, int k, int z, u32 barrier) {
+    const int last_columns = p.k % static_cast<int>(LINE_ROWS);
+#pragma unroll 1
+    for (u32 box = 0; box < BLOCK_M / 64 * LINE_ROWS; ++box) {
+        const int column = box % LINE_ROWS, begin = column * static_cast<int>(p.a_k);
+        tma_load(to + box * SHIFTED_COLUMNS_BYTES, column < last_columns ? maps.last_rows : maps.a,
+                 begin - begin % static_cast<int>(LINE_ROWS) + m + 64 * static_cast<int>(box / LINE_ROWS),
+                 k / static_cast<int>(LINE_ROWS), z, barrier);
+    }
+}
+
 // Both tiles of the stage at `stage`, from row `m` of A and column `n` of B on: block number `block` of a work tile. An operand
 // split into planes has a tile of each plane, with kBf16x3 of the one that is multiplied: a map's third coordinate is a
 // matrix, or the planes of a matrix times the matrix plus the plane.
@@ -77,8 +89,11 @@ DEVICE void load_stage(const Params& p, const OperandMaps& maps, u32 stage, int 
     const int matrix_a = work.batch * p.a_step, matrix_b = work.batch * p.b_step;
 #pragma unroll 1  // the producer has 40 registers
     for (u32 plane = 0; plane < kNumPlanes; ++plane) {
+        const int k = (product.k_block + p.a_block) * static_cast<int>(BLOCK_K);
         if constexpr (kShiftedRows)
-            load_shifted_rows(p, maps, stage, m, (product.k_block + p.a_block) * static_cast<int>(BLOCK_K), matrix_a, barrier);
+            load_shifted_rows(p, maps, stage, m, k, matrix_a, barrier);
+        else if constexpr (kShiftedColumns)
+            load_shifted_columns(p, maps, stage, m, k, matrix_a, barrier);
         else if (plane < kNumPlanesA)
             load_tile<kMnMajorA, BLOCK_M, kElementBytesA, kClusterN>(
                 maps.a, stage + plane * SMEM_A_BYTES, m, product.k_block + p.a_block,

@@ -129,15 +129,15 @@ def streamed(lowering: Lowering) -> bool:
 def maps(choice: Choice, passes: KPasses, variant: Variant) -> tuple[MapArguments, MapArguments, MapArguments | None]:
     """Return the tensor maps of the kernel's a, b and d.
 
-    The third is a's second map where rows of a are shifted, and None where else TMA does not store d.
+    The third is a's second map where rows or columns of a are shifted, and None where else TMA does not store d.
     """
     lowering, shape, form = choice.lowering, choice.shape, variant.form
     k = passes.k(form)
     b = tensor_map.operand(
         lowering.b.stored(form, k), form, form.mn_major_b, shape.n, shape.cluster_m, form.split_planes_b
     )
-    if form.shifted_rows:
-        a, last_rows = tensor_map.shifted_rows(lowering.a.stored(form, k), form, shape.m)
+    if form.shifted:
+        a, last_rows = tensor_map.shifted(lowering.a.stored(form, k), form, shape.m)
         return a, b, last_rows
     a = tensor_map.operand(
         lowering.a.stored(form, k), form, form.mn_major_a, shape.m, shape.cluster_n, form.registers_a
@@ -175,7 +175,7 @@ class Gemm(Function):
         Raises DriverError where the driver refuses the maps.
         """
         self._maps = maps(choice, passes, variant)
-        self.third = "a" if variant.form.shifted_rows else "d"
+        self.third = "a" if variant.form.shifted else "d"
         """Whose address the third map has."""
         arguments = Arguments(p=template)
         offsets = (Arguments.a.offset, Arguments.b.offset, Arguments.map_d.offset)

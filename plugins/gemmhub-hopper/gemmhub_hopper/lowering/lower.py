@@ -238,6 +238,7 @@ def _lowerings(
             registers_a=scheme.registers,
             split_planes_b=scheme.split_b,
             scales=scales.use(problem),
+            shifted_columns=first.shifted and first.mn_major,
         )
         m, n = (problem.n, problem.m) if scheme.swapped else (problem.m, problem.n)
         yield Lowering(

@@ -4,7 +4,7 @@ TMA reads operands whose address and rows are aligned to 16 bytes, and tensor co
 memory only where they are contiguous along K. Any other operand is copied beforehand. Float32 operands that keep
 float32's accuracy are split into bfloat16 planes, whatever their strides. Copies are dense, with rows aligned to 16
 bytes. The kernel's a needs no copy where it goes through registers: there it may be contiguous along M, float32 is
-split, and rows of 16-bit and tf32 elements that are contiguous along K may be any number of elements apart.
+split, and rows may be any number of elements apart: of tf32 elements, and of 16-bit ones that are contiguous along K.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class OperandAccess:
     packed: bool = False
     """Whether the operand was prepared by pack()."""
     shifted: bool = False
-    """Whether rows that are not a multiple of 16 bytes apart are read in place (kernels/shifted_rows.cuh)."""
+    """Whether rows or columns that are no multiple of 16 bytes apart are read in place (kernels/shifted_rows.cuh)."""
     source_format: int = 0
     """Format of elements that are read as float32 (kernels/source_element.cuh)."""
     unsplit: bool = False
@@ -214,14 +214,22 @@ def in_registers(
 
 
 def _shifted(problem: GemmProblem, operand: Operand, usual: OperandAccess) -> OperandAccess | None:
-    """Return the access of a matrix that is contiguous along K and whose rows TMA cannot take; None of another one."""
-    order, (ld, deep, _) = _orders(usual.name)[0], usual.strides
-    if not operand.layout.stored(order) or deep != 1 or operand.alignment < TMA_ALIGNMENT or usual.count > 1:
+    """Return the access of a matrix whose rows TMA cannot take, contiguous along K, or of tf32 along either side.
+
+    None of another one.
+    """
+    along, deep, _ = usual.strides
+    mn_major = deep != 1
+    contiguous, ld = (along, deep) if mn_major else (deep, along)
+    if not operand.layout.stored(_orders(usual.name)[mn_major]) or (mn_major and usual.size != 4) or contiguous != 1:
+        return None
+    if operand.alignment < TMA_ALIGNMENT or usual.count > 1:
         return None
     if not 0 < ld <= LONGEST_ROW or min(usual.rows, problem.k) < FEWEST_SHIFTED:
         return None
-    direct = Stored(usual.k, usual.rows, 1, ld * usual.size, max(TMA_ALIGNMENT, ld * usual.size * usual.rows))
-    return replace(usual, mn_major=False, direct=direct, why="", shifted=True)
+    inner, outer = (usual.rows, usual.k) if mn_major else (usual.k, usual.rows)
+    direct = Stored(inner, outer, 1, ld * usual.size, max(TMA_ALIGNMENT, ld * usual.size * outer))
+    return replace(usual, mn_major=mn_major, direct=direct, why="", shifted=True)
 
 
 def _orders(name: str) -> tuple[str, str]:

@@ -41,7 +41,7 @@ BY_ROWS = "f16x3 by rows"
 SHIFTED = "shifted rows"
 """Scheme of 16-bit elements where a goes through registers, as TMA cannot take its rows as they are."""
 SHIFTED_TF32 = "shifted rows of tf32"
-"""The same of tf32 elements."""
+"""The same of tf32 elements, also of those that are contiguous along M."""
 _PLANES = {"split": 3, F16X3: 2}
 """Planes of an operand in a stage."""
 _PLANE_PRODUCTS = {"split": 6, F16X3: 3}
@@ -143,12 +143,14 @@ class Form:
     """The activation: one of :data:`ACTIVATIONS`; None for none."""
     registers_a: bool = False
     """Whether a goes through registers: tf32 that is contiguous along M, float32 that is split there, or 16-bit or
-    tf32 elements in rows that TMA cannot take as they are.
+    tf32 elements in rows or columns that TMA cannot take as they are.
     """
     split_planes_b: bool = False
     """Whether b is float32 in shared memory too, and is split into planes there."""
     scales: str | None = None
     """The use of the quantization scales of 8-bit operands, a key of :data:`SCALES`; None where there are none."""
+    shifted_columns: bool = False
+    """Whether a is tf32 that is contiguous along M, through registers, in columns that TMA cannot take as they are."""
     rescaled: bool = False
     """Whether a is rescaled while it is split in registers, after the float16 split of a or b was rejected."""
 
@@ -185,6 +187,11 @@ class Form:
         )
 
     @property
+    def shifted(self) -> bool:
+        """Whether TMA cannot take the rows or columns of a as they are, and the kernel reads them in place."""
+        return self.shifted_rows or self.shifted_columns
+
+    @property
     def letters(self) -> str:
         """Letters of a candidate's name (:func:`letters`)."""
         return letters(self.input, self.registers_a, self.split_planes_b)
@@ -196,7 +203,7 @@ class Form:
         """
         if self.float8:
             return "float8"
-        if self.shifted_rows:
+        if self.shifted:
             return SHIFTED_TF32 if self.input == "tf32" else SHIFTED
         return BY_ROWS if self.input == F16X3 and self.registers_a else self.input
 
@@ -279,7 +286,7 @@ class Variant:
     def a_bytes(self) -> int:
         """Bytes of a in a stage."""
         form, rows = self.form, self.shape.m
-        if form.shifted_rows:
+        if form.shifted:
             return (form.block_k_bytes + 16) * rows
         return 4 * rows * form.block_k if form.registers_a else form.num_planes * form.tile_bytes(form.mn_major_a, rows)
 
@@ -416,8 +423,12 @@ class Variant:
             return f"with {registers} accumulators a thread has no registers for this epilogue"
         if shape.stages < 2:
             return f"{shape.stages} stages: at least 2 are needed"
-        if form.shifted_rows and (form.mn_major_a or form.tma_store or shape.cluster_n > 1 or shape.cluster_k > 1):
-            return "shifted rows of a are contiguous along K, and exclude TMA's stores, multicast of a and shared K"
+        if form.shifted_rows and form.mn_major_a:
+            return "shifted rows of a are contiguous along K"
+        if form.shifted and (form.tma_store or shape.cluster_n > 1 or shape.cluster_k > 1):
+            return "shifted rows of a exclude TMA's stores, multicast of a and shared K"
+        if form.shifted_columns and not (form.input == "tf32" and form.mn_major_a and form.registers_a):
+            return "only columns of tf32 are shifted, where a is contiguous along M and goes through registers"
         if form.input == BF16X3 and form.registers_a:
             return "two bfloat16 planes are made by a pre-pass: no operand goes through registers"
         if form.input_bytes == 1 and (form.mn_major_a or form.mn_major_b or form.registers_a):
@@ -446,7 +457,7 @@ class Variant:
             "GEMM_MN_MAJOR_A": int(form.mn_major_a), "GEMM_MN_MAJOR_B": int(form.mn_major_b),
             "GEMM_INPUT": INPUTS[form.input],
             "GEMM_REGISTERS_A": int(form.registers_a), "GEMM_SPLIT_PLANES_B": int(form.split_planes_b),
-            "GEMM_RESCALED": int(form.rescaled),
+            "GEMM_RESCALED": int(form.rescaled), "GEMM_SHIFTED_COLUMNS": int(form.shifted_columns),
             "GEMM_SCALED": SCALES[form.scales],
             "GEMM_OUTPUT": 3 if form.output == INT32 else OUTPUTS[form.output],
             "GEMM_TRANSPOSED_D": int(form.transposed_d),

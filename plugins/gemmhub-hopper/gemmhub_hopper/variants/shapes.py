@@ -153,7 +153,7 @@ def shapes(form: Form) -> ShapeList:
     """Return the shapes for ``form``."""
     if form.input_bytes == 1:
         return EIGHT_BIT_SHAPES
-    if form.shifted_rows:
+    if form.shifted:
         return SHIFTED_SHAPES
     if form.input == F16X3:
         return F16_REGISTER_SHAPES if form.registers_a else F16_PLANES_SHAPES

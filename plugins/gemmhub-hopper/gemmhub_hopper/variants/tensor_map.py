@@ -46,15 +46,19 @@ def operand(
     return MapArguments(TYPES[element_type], sizes, (stored.ld, stored.stride), box, swizzle)
 
 
-def shifted_rows(stored: Stored, form: Form, rows: int) -> tuple[MapArguments, MapArguments]:
-    """Return the maps of an a of shifted rows (kernels/shifted_rows.cuh), for tiles of ``rows`` rows.
+def shifted(stored: Stored, form: Form, rows: int) -> tuple[MapArguments, MapArguments]:
+    """Return the maps of an a of shifted rows or columns (kernels/shifted_rows.cuh), for tiles of ``rows`` rows of a.
 
-    A line is eight rows, or four of tf32. The first map has whole lines. The second differs where the number of rows is
-    no multiple of those of a line: it has one line more, and each of its lines ends with the row that ends the matrix.
+    A line is eight rows of ``stored``, or four of tf32. The first map has whole lines. The second differs where the
+    number of rows is no multiple of those of a line: it has one line more, and each of its lines ends with the row that
+    ends the matrix.
     """
     line_rows = TMA_UNIT // form.input_bytes  # those that begin at a multiple of 16 bytes are so many apart
     lines, last = divmod(stored.outer, line_rows)
-    box = form.block_k + TMA_UNIT // form.input_bytes, rows // line_rows, 1
+    if form.shifted_columns:
+        box = 64 + 8, form.block_k // line_rows, 1  # of 64 rows of a
+    else:
+        box = form.block_k + TMA_UNIT // form.input_bytes, rows // line_rows, 1
     ld = stored.ld // form.input_bytes
 
     def lines_of(some: int, count: int) -> MapArguments:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from gemmhub._call.plan import Plan
     from gemmhub._measure.tune import TuneResult
     from gemmhub._measure.tune_function import FunctionTuneResult
-    from gemmhub.array_library import FastPath
+    from gemmhub.array_library import ArrayLibrary, FastPath
+    from gemmhub.capability import Copy
+    from gemmhub.problem import GemmProblem
     from gemmhub.verdict import Decision
 
 Array = Any
@@ -349,12 +351,36 @@ def _decided(
     """Describe a call, decide it by its bucket, and prepare it. A ``planned`` call is decided by its own sizes, unless
     its bits must be those of :func:`matmul`.
     """
-    from gemmhub._call import bind, describe, profiling
-    from gemmhub._choice import decide
+    from gemmhub._call import bind, describe
 
     call = describe.describe(a, b, out, request, specs=planned)
-    problem, settings, copies = call.problem, request.settings, bind.overlaps(call)
-    exact = planned and problem.reproducible is None
+    exact = planned and call.problem.reproducible is None
+
+    def race() -> str:
+        from gemmhub._measure import race
+
+        return race.race(call, request, a, b)
+
+    decision, kernel = settled(call.arrays, call.problem, request, cache, bind.overlaps(call), exact, race)
+    if cache.observer is None:
+        return call, decision, kernel
+    if planned:
+        return call, decision, cache.observer.planned(call, request, decision, kernel)
+    cache.observer.matmul(call, request, decision)
+    return call, decision, kernel
+
+
+def settled(
+    arrays: ArrayLibrary, problem: GemmProblem, request: Request, cache: CallCache, copies: tuple[Copy, ...] = (),
+    exact: bool = False, race: Callable[[], str] | None = None,
+) -> tuple[Decision, Any]:  # fmt: skip
+    """Decide a described call and prepare it, by its bucket unless ``exact``; ``race`` measures it where the settings
+    ask for that.
+    """
+    from gemmhub._call import profiling
+    from gemmhub._choice import decide
+
+    settings = request.settings
     key = problem, settings, copies
     decided = cache.find(key)  # looked up once: another thread may drop it at any time
     if decided is None or (exact and decided[0].ranked_at):
@@ -362,12 +388,8 @@ def _decided(
         winner = None if ranked is None else cache.winners.get((ranked, settings))
         kernel = None if winner is None else winner.prepared(problem, settings)
         if kernel is None:
-            _refuse_capture(call, request)
-        raced = ""
-        if request.settings.tune != "off" and cache.observer is None:
-            from gemmhub._measure import race
-
-            raced = race.race(call, request, a, b)
+            _refuse_capture(arrays, request)
+        raced = race() if race is not None and settings.tune != "off" and cache.observer is None else ""
         if winner is not None and kernel is not None:
             decision = replace(winner.decision, problem=problem, copies=copies)
         else:
@@ -380,19 +402,13 @@ def _decided(
         decided = replace(decision, race=raced) if raced else decision, kernel
         if decision.cacheable:
             cache.put(key, decided)
-    decision, kernel = decided
-    if cache.observer is None:
-        return call, decision, kernel
-    if planned:
-        return call, decision, cache.observer.planned(call, request, decision, kernel)
-    cache.observer.matmul(call, request, decision)
-    return call, decision, kernel
+    return decided
 
 
-def _refuse_capture(call: Call, request: Request) -> None:
+def _refuse_capture(arrays: ArrayLibrary, request: Request) -> None:
     """Raise BackendError where the stream of a call that is not decided yet is being captured into a graph."""
-    with call.arrays.on(request.stream):
-        if call.arrays.capturing():
+    with arrays.on(request.stream):
+        if arrays.capturing():
             raise BackendError(
                 "this call is the first of its kind, and its stream is being captured into a graph: choosing a kernel "
                 "may compile it and allocate memory; make the call, or gemmhub.plan(...) of it, once before the capture"

@@ -50,6 +50,8 @@ The problem's other operands (:attr:`GemmProblem.operands`) follow by their name
 devices; what the problem does not have is not passed. On the CPU ``c`` and ``pre_activation`` are like ``out``, with
 all n columns; ``bias``, ``scale_out`` and ``amax`` have one dimension; ``scale_a`` and ``scale_b`` have two or more,
 which broadcast to the operand where each scale of a block is repeated.
+
+Where the problem has groups, ``offsets`` is the address of their ends: :class:`gemmhub.problem.Groups` defines them.
 """
 
 DirectEpilogue = Callable[[Array, Array, "Array | None", Mapping[str, Any]], Array]
@@ -205,7 +207,8 @@ class Backend(ABC):
     """The features it was written for beside ``a @ b``, by name and by value: of each operand its forms
     (:attr:`gemmhub.operands.Operand.form`), of "activation" and "precision" the names, of "reproducible" the promises
     "run" and "batch", None for any. "symmetric", of which the value is None, promises that the result of a
-    :attr:`~gemmhub.problem.GemmProblem.symmetric` problem is symmetric bit for bit. :func:`answer` refuses a problem
+    :attr:`~gemmhub.problem.GemmProblem.symmetric` problem is symmetric bit for bit. "groups" has the dimensions "m",
+    "n" and "k" that the :class:`~gemmhub.problem.Groups` of a problem may divide. :func:`answer` refuses a problem
     with anything else, so that a backend which was written before a function or an operand existed never computes
     without it. Whether it runs a problem with what it takes, :meth:`offer` answers. :data:`BASIC` is such a mapping.
 
@@ -308,9 +311,18 @@ def untaken(backend: Backend, problem: GemmProblem) -> Refusal | None:
             )
     if problem.symmetric and "symmetric" not in takes:
         return _refusal("it does not compute one triangle of a symmetric product", "leave symmetric= out")
-    if problem.groups is not None and "groups" not in takes:
-        return _refusal("it has no grouped products", "multiply the groups one by one")
+    if problem.groups is not None:
+        return _no_groups(takes.get("groups", frozenset()), problem.groups.divides)
     return None
+
+
+def _no_groups(divided: frozenset[str] | None, dimension: str) -> Refusal | None:
+    """The refusal of groups that divide ``dimension``; None where that is one of ``divided``."""
+    if divided is None or dimension in divided:
+        return None
+    allowed = f"; it takes those that divide {' or '.join(sorted(divided))}" if divided else ""
+    reason = f"it has no grouped products whose offsets divide {dimension}{allowed}"
+    return _refusal(reason, "pass offsets on the host: the groups are multiplied one by one")
 
 
 def _refusal(reason: str, remedy: str) -> Refusal:

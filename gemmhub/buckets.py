@@ -5,7 +5,7 @@ bucket that these are in, which depends on nothing but them: a decision is the s
 up to 32 have buckets of their own; above, each power of two is cut into 16 buckets of one width.
 
 On the CPU every size is bucketed. On devices m alone is: n, k and strides other than m's are those of weights, which
-repeat.
+repeat. So is the m of a grouped product that groups divide; the others stand for themselves.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ def representative(problem: GemmProblem) -> GemmProblem:
     """Return the problem that candidates for ``problem`` are ranked at: sizes are the ends of their buckets.
 
     Storage orders, broadcast dimensions and alignment are those of ``problem``. Its batch is bucketed on the CPU only.
-    A problem with a packed b, and one without elements, stands for itself.
+    A problem with a packed b, one without elements, and one whose groups divide n or k stand for themselves.
     """
     if problem.packed_by is not None or problem.empty:
+        return problem
+    if problem.groups is not None and problem.groups.divides != "m":
         return problem
     return _on_cpu(problem) if problem.device.type == "cpu" else _on_device(problem)
 

@@ -67,16 +67,18 @@ class Bias:
     """The dimension that it runs along: "n" or "m"."""
     stride: int = 1
     """Stride in elements."""
+    batch_strides: tuple[int, ...] = ()
+    """Stride from group to group in elements, of a grouped product with a bias for each; empty where all share it."""
 
     @property
     def form(self) -> str:
-        """Its name in :attr:`gemmhub.backend.Backend.takes`: its axis."""
-        return self.axis
+        """Its name in :attr:`gemmhub.backend.Backend.takes`: its axis, after "batch " where each group has its own."""
+        return "batch " * bool(self.batch_strides) + self.axis
 
     @property
     def note(self) -> str:
         """Its text in the key of a tuning record."""
-        return f"{self.axis}:{self.dtype.name}"
+        return f"{self.form.replace(' ', '_')}:{self.dtype.name}"
 
     @property
     def per_row(self) -> bool:
@@ -97,7 +99,8 @@ class Scale:
     depth_stride: int = 0
     """Stride along k in elements."""
     batch_strides: tuple[int, ...] = ()
-    """Strides of the problem's batch dimensions in elements; empty where all matrices share the factors."""
+    """Strides of the problem's batch dimensions in elements, of a grouped one that from group to group; empty where all
+    matrices share the factors."""
 
     @property
     def form(self) -> str:

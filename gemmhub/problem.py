@@ -4,6 +4,8 @@
 out (m, n), each with the same leading batch dimensions (a stride of 0 where one is broadcast). A gated activation
 (:mod:`gemmhub.epilogues`) computes one column of out from two of the product: out is (m, n / 2).
 
+A grouped problem is many products in one, whose sizes offsets on the device define: see :class:`Groups`.
+
 A :class:`GemmProblem` holds everything a backend may base a decision or a kernel on, and nothing of the data: two calls
 with equal problems may use the same kernel.
 """
@@ -29,6 +31,36 @@ from gemmhub.operands import Scale as Scale
 
 _CANONICAL = 1024
 """Rows, columns and inner dimension of :attr:`GemmProblem.canonical`."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The division of one dimension of a product among groups, by offsets that are on the device.
+
+    m, n and k of the problem are those of the whole arrays, the divided one too: its part beyond the last end belongs
+    to no group. The operand that is not divided has a matrix for each group, as the only dimension of its layout's
+    batch; where k is divided the result has them. :attr:`GemmProblem.batch` is empty. A :class:`Bias` or
+    :class:`Scale` of each group has the stride from group to group as its ``batch_strides``; others are those of the
+    whole arrays.
+
+    A kernel gets one more operand, the address ``offsets`` of ``count`` dense elements of int32: cumulative ends,
+    without a leading zero. Group i has the rows, columns or terms of sums from the end before its own to its own. An
+    end that is below the one before it, or below 0, counts as equal to that, and one beyond the extent as the extent:
+    offsets on a device are not checked, and no offsets make a kernel read or write outside of its operands. Rows or
+    columns of the result beyond the last end are written as zeros, without the epilogue; those of operands enter no
+    result, NaN or not. A group without terms, where k is divided, has the epilogue of zeros.
+    """
+
+    count: int
+    """Number of groups, 1 or more."""
+    divides: str
+    """The divided dimension: "m" (a (m, k), b (count, k, n), out (m, n)), "k" (a (m, k), b (k, n), out (count, m, n))
+    or "n" (a (count, m, k), b (k, n), out (m, n))."""
+
+    def batch(self, name: str) -> tuple[int, ...]:
+        """The batch dimensions of "a", "b" or "out"."""
+        whole = {"m": "b", "n": "a", "k": "out"}[self.divides]
+        return (self.count,) if name == whole else ()
 
 
 @dataclass(frozen=True)
@@ -73,8 +105,8 @@ class GemmProblem:
     and the result must be symmetric bit for bit."""
     packed_by: str | None = None
     """The backend that packed b; only that one may run the problem, and its kernel gets the packed form."""
-    groups: int | None = None
-    """Number of groups of a grouped product; None for a plain one."""
+    groups: Groups | None = None
+    """The groups of a grouped product on a device; None for a plain one, and for a stack."""
 
     @property
     def c(self) -> Operand | None:
@@ -113,12 +145,12 @@ class GemmProblem:
     @property
     def canonical(self) -> GemmProblem:
         """The product of 1024 x 1024 x 1024 of these dtypes, precision and device, which is asked about for all that
-        are pinned: dense, without batch and epilogue."""
+        are pinned: dense, without batch, groups and epilogue."""
         dense = MatrixLayout.contiguous(_CANONICAL, _CANONICAL)
         a, b, out = (replace(x, layout=dense, alignment=MAX_ALIGNMENT) for x in (self.a, self.b, self.out))
         return replace(
             self, m=_CANONICAL, n=_CANONICAL, k=_CANONICAL, a=a, b=b, out=out, batch=(), operands=NO_OPERANDS,
-            alpha_is_one=True, activation=None, packed_by=None,
+            alpha_is_one=True, activation=None, packed_by=None, groups=None,
         )  # fmt: skip
 
     @cached_property
@@ -156,7 +188,8 @@ class GemmProblem:
 
     @property
     def flops(self) -> float:
-        """Multiplications and additions of the product; a complex one counts as four real ones."""
+        """Multiplications and additions of the product; a complex one counts as four real ones. Groups count as if
+        they filled the dimension that they divide."""
         real = 4.0 if self.compute_dtype.kind == "c" else 1.0
         return 2.0 * real * self.m * self.n * self.k * self.batch_count
 
@@ -165,6 +198,7 @@ class GemmProblem:
         """Least memory traffic in bytes: each operand is read once, the result is written once."""
         a, b = (x.layout.distinct_elements * x.dtype.itemsize for x in (self.a, self.b))
         out = self.m * self.out_columns * self.batch_count * self.out.dtype.itemsize
+        out *= self.groups.count if self.groups is not None and self.groups.divides == "k" else 1
         others = sum(x.layout.distinct_elements * x.dtype.itemsize for x in self.matrices.values())
         return float(a + b + out + others)
 
@@ -184,7 +218,7 @@ class GemmProblem:
             for part, used in (
                 ("alpha", not self.alpha_is_one),
                 ("c", self.c is not None),
-                (f"bias_{self.bias.axis}" if self.bias else "", self.bias is not None),
+                (f"bias_{self.bias.form.replace(' ', '_')}" if self.bias else "", self.bias is not None),
                 (self.activation or "", self.activation is not None),
             )
             if used
@@ -203,7 +237,7 @@ class GemmProblem:
         parts += ["symmetric"] * self.symmetric
         parts += ["packed"] * (self.packed_by is not None)
         parts += [f"{name}={x.note}" for name, x in self.operands.items() if name not in ("c", "bias")]
-        parts += [f"groups={self.groups}"] * (self.groups is not None)
+        parts += [] if self.groups is None else [f"groups={self.groups.count}:{self.groups.divides}"]
         return " ".join(parts)
 
     def __str__(self) -> str:

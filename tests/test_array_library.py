@@ -73,6 +73,14 @@ def test_a_library_that_leaves_the_call():
     assert gemmhub.matmul(np.ones((2, 2)), np.ones((2, 2)))[0, 0] == 2
 
 
+def test_a_library_is_asked_once_for_a_call():
+    asked = []
+    array_library.register_deferring(Wrapped, lambda call, *_: asked.append(call) or NotImplemented)
+    with pytest.raises(InputError, match="a Wrapped is not an array"):
+        gemmhub.matmul(Wrapped(1), Wrapped(1), out=Derived(1))
+    assert asked == ["matmul"]
+
+
 def test_an_exception_of_a_deferring_library_is_the_callers():
     def take(*_):
         raise ZeroDivisionError

@@ -244,7 +244,7 @@ def test_a_deferring_library_of_the_type_gets_every_call(library, rng):
     array_library.register_deferring(Table, lambda *given: seen.append(given) or NotImplemented)
     for _ in range(3):
         gemmhub.matmul(a, b)
-    assert len(seen) == 6  # by each operand
+    assert len(seen) == 3
 
 
 def test_another_library_of_the_type_is_used_at_once(library, rng):

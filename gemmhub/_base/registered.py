@@ -140,15 +140,18 @@ def deferred(
     ``arrays`` are all that the call reads or writes, by default its ``operands``.
     """
     if deferring or doors:
+        asked: list[Deferred] = []  # a function whose answer is known
         for x in operands if arrays is None else arrays:
             classes = type(x).__mro__
             if doors:
                 _open(classes)
             for cls in classes:
-                if cls in deferring:
-                    result = deferring[cls](call, operands, options)
+                take = deferring.get(cls)
+                if take is not None and take not in asked:
+                    result = take(call, operands, options)
                     if result is not NotImplemented:
                         return result
+                    asked.append(take)
     return NotImplemented
 
 

@@ -15,6 +15,7 @@ from gemmhub._arrays.spec.operands import SpecArrays, without_data
 from gemmhub._base.geometry import MAX_ALIGNMENT, DeviceView, alignment, as_matrix, broadcast_shapes, expand
 from gemmhub._call.options import Request
 from gemmhub.array_library import ArrayLibrary
+from gemmhub.capability import Device
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import DeviceError, DTypeError, InputError, OutputError, ShapeError
 from gemmhub.layout import MatrixLayout
@@ -87,9 +88,7 @@ def describe(a: Any, b: Any, out: Any, request: Request, *, specs: bool = False)
             raise
         actual = f"{error.given} (NumPy: Cannot cast ufunc 'matmul' output)"
         raise OutputError("out", actual, error.allowed, "give it another dtype, or convert a and b") from None
-    natural = dtypes.compute_dtype(native_a.dtype, b_dtype, out_dtype)
-    request.check_scalars(native_a.dtype, b_dtype, out_dtype)
-    compute = request.scaled(natural, out_dtype, arrays.device)
+    natural, compute, precision = numerics(request, native_a.dtype, b_dtype, out_dtype, arrays.device)
 
     if request.stream is not None and arrays.device.type == "cpu":
         raise InputError("stream", "given for CPU arrays", "None for CPU arrays")
@@ -104,8 +103,6 @@ def describe(a: Any, b: Any, out: Any, request: Request, *, specs: bool = False)
     else:
         out_layout = layout(expand(native_out, a_ndim, b_ndim), batch)
     new_aligned = out_dtype.itemsize if arrays.device.type == "cpu" else MAX_ALIGNMENT
-    single = dtypes.name_of(compute) in ("float32", "complex64")
-    reducible = single and any(x.itemsize > 2 and dtypes.info(x).inexact for x in (native_a.dtype, b_dtype))
     problem = GemmProblem(
         m=m,
         n=n,
@@ -117,7 +114,7 @@ def describe(a: Any, b: Any, out: Any, request: Request, *, specs: bool = False)
         batch=batch,
         alpha_is_one=bool(request.alpha == 1),
         activation=request.activation,
-        precision=request.settings.precision if reducible else "ieee",
+        precision=precision,
         reproducible=request.settings.reproducible,
         device=arrays.device,
         packed_by=packed_by,
@@ -136,6 +133,19 @@ def describe(a: Any, b: Any, out: Any, request: Request, *, specs: bool = False)
         arrays, problem, out_shape, native_a, native_b, native_out, exact, wanted is None, product, operands,
         packed is not None,
     )  # fmt: skip
+
+
+def numerics(
+    request: Request, a: dtypes.DType, b: dtypes.DType, out: dtypes.DType, device: Device
+) -> tuple[dtypes.DType, dtypes.DType, str]:
+    """Check the scalars and the activation of a request; return the accumulator that is natural for these dtypes, that
+    of the request, and the precision where it has an effect."""
+    natural = dtypes.compute_dtype(a, b, out)
+    request.check_scalars(a, b, out)
+    compute = request.scaled(natural, out, device)
+    single = dtypes.name_of(compute) in ("float32", "complex64")
+    reducible = single and any(x.itemsize > 2 and dtypes.info(x).inexact for x in (a, b))
+    return natural, compute, request.settings.precision if reducible else "ieee"
 
 
 def check_square(a: tuple[int, ...], b: tuple[int, ...], packed_by: str | None = None) -> None:

@@ -31,11 +31,11 @@ def pin(problem: GemmProblem, settings: Settings) -> Pin | None:
     """Return what the bits of a pinned problem are pinned to; None where no backend keeps its promise, or one
     cannot be asked now.
 
-    One product, :attr:`GemmProblem.canonical`, decides for all sizes, layouts and batches, among the
-    backends that take the operands and the activation. Tuning records have no part in it, as tuning must not change
-    bits.
+    One product, :attr:`GemmProblem.canonical`, decides for all sizes, layouts, batches and groups, among the backends
+    that take the operands and the activation: each group has the bits of its own product. Tuning records have no part
+    in it, as tuning must not change bits.
     """
-    canonical = problem.canonical
+    canonical, single = problem.canonical, replace(problem, groups=None)
     key = canonical, _features(problem), settings
     known = _pins.get(key)
     if known is not None:
@@ -47,7 +47,7 @@ def pin(problem: GemmProblem, settings: Settings) -> Pin | None:
     eligible = [
         replace(x, seconds=expected(x), source="", candidate=x.offer.first.name, record="")
         for x in found
-        if isinstance(x, Eligible) and forced in (None, x.entry.name) and untaken(x.backend, problem) is None
+        if isinstance(x, Eligible) and forced in (None, x.entry.name) and untaken(x.backend, single) is None
     ]
     order, _ = ranked(eligible, settings, forced)
     if not order or order[0].order is None:

@@ -141,8 +141,42 @@ def check_names(options: Mapping[str, Any]) -> None:
             raise unknown(name, ("offsets", "out", *_OPTIONS))
 
 
-def describe(a: Array, b: Array, ends: Any, out: Array | None, options: Mapping[str, Any]) -> Grouped:
-    """Check a grouped call, and cut its operands; see :func:`gemmhub.grouped_matmul`."""
+@dataclass(frozen=True)
+class Operands:
+    """The operands of a grouped call, checked but for the offsets and for what needs the number of groups."""
+
+    arrays: ArrayLibrary
+    request: Request
+    named: Mapping[str, Array]
+    """The operands as they were passed, by name."""
+    natives: Mapping[str, Array]
+    form: Form
+    groups: int | None
+    """Number of groups; None where the offsets alone have it."""
+    sizes: tuple[int, int, int]
+    """m, n and k, with all of the dimension that is divided."""
+    out_dtype: dtypes.DType
+
+    @property
+    def extent(self) -> int:
+        """Size of the dimension that is divided; 0 where none is."""
+        m, n, k = self.sizes
+        return {0: m, 1: n, None: k}[self.form.out] if self.form.divided else 0
+
+    def shape(self, groups: int) -> tuple[int, ...]:
+        """The shape of the result; ShapeError or InputError where the activation does not fit it."""
+        m, n, _ = self.sizes
+        shape, _ = result_shape(forms.result_shape(self.form, groups, m, n), n, 3, self.request.activation)
+        if self.form.out == 1 and shape[-1] != n:
+            raise InputError(
+                "activation", f"{self.request.activation}, which pairs columns, with offsets that divide columns",
+                "activations of each element", "multiply the transposes: a of shape (m, k) and b of (g, k, n)",
+            )  # fmt: skip
+        return shape
+
+
+def check_operands(a: Array, b: Array, divided: bool, out: Array | None, options: Mapping[str, Any]) -> Operands:
+    """Check the operands and options of a grouped call, which has offsets where it is ``divided``."""
     parsed = check_options(options)
     if isinstance(out, (list, tuple)):
         raise OutputError("out", "a list beside arrays a and b", "an array of the result's shape", "pass an array")
@@ -152,25 +186,25 @@ def describe(a: Array, b: Array, ends: Any, out: Array | None, options: Mapping[
     arrays = common_library(a, b, out, parsed)
     named = {"a": a, "b": b, **parsed.operands}
     natives = {name: operand(arrays, x, name) for name, x in named.items()}
-    shapes = {name: tuple(x.shape) for name, x in natives.items()}
-    form = forms.form_of(shapes["a"], shapes["b"], ends is not None)
-    groups, m, n, k = forms.sizes(form, shapes["a"], shapes["b"])
-    on_host = arrays.device.type == "cpu"
-    if parsed.stream is not None and on_host:
+    left, right = tuple(natives["a"].shape), tuple(natives["b"].shape)
+    form = forms.form_of(left, right, divided)
+    groups, *sizes = forms.sizes(form, left, right)
+    if parsed.stream is not None and arrays.device.type == "cpu":
         raise InputError("stream", "given for CPU arrays", "None for CPU arrays")
-    extent = (m, k, n)[(forms.RAGGED_M, forms.RAGGED_K, forms.RAGGED_N).index(form)] if form.divided else 0
-    listed: list[int] = []
-    if form.divided:
-        listed = offsets.read(ends, groups, extent, form.noun)
-        groups = len(listed)
-    shape, _ = result_shape(forms.result_shape(form, groups, m, n), n, 3, parsed.activation)
-    if form.out == 1 and shape[-1] != n:
-        raise InputError(
-            "activation", f"{parsed.activation}, which pairs columns, with offsets that divide columns",
-            "activations of each element", "multiply the transposes: a of shape (m, k) and b of (g, k, n)",
-        )  # fmt: skip
     out_dtype = _result_dtype(natives["a"].dtype, natives["b"].dtype, arrays, out, parsed)
-    whole = natives if on_host else {name: named[name] for name in natives}
+    return Operands(arrays, parsed, named, natives, form, groups, tuple(sizes), out_dtype)
+
+
+def describe(a: Array, b: Array, ends: Any, out: Array | None, options: Mapping[str, Any]) -> Grouped:
+    """Check a grouped call, and cut its operands; see :func:`gemmhub.grouped_matmul`."""
+    found = check_operands(a, b, ends is not None, out, options)
+    arrays, natives, form, extent = found.arrays, found.natives, found.form, found.extent
+    listed = offsets.read(ends, found.groups, extent, form.noun) if form.divided else []
+    groups = len(listed) if found.groups is None else found.groups
+    m, n, k = found.sizes
+    shape = found.shape(groups)
+    shapes = {name: tuple(x.shape) for name, x in natives.items()}
+    whole = natives if arrays.device.type == "cpu" else {name: found.named[name] for name in natives}
     stacked = form is forms.DENSE and len(shapes.get("bias", ())) < 2
     picks: dict[str, Pick] = {}
     for name, x in whole.items():
@@ -187,7 +221,7 @@ def describe(a: Array, b: Array, ends: Any, out: Array | None, options: Mapping[
     spans = offsets.spans(listed) if form.divided else [slice(None)] * (1 if stacked else groups)
     fixed = {name: x for name, x in options.items() if name not in OPERANDS and x is not None}
     return Grouped(
-        arrays, form, shape, out_dtype, extent, listed, natives, groups, (m, n, k), spans, stacked, picks, fixed
+        arrays, form, shape, found.out_dtype, extent, listed, natives, groups, (m, n, k), spans, stacked, picks, fixed
     )
 
 

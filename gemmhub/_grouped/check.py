@@ -18,6 +18,7 @@ from gemmhub._base.wording import counted
 from gemmhub._call.options import signature
 from gemmhub._check.spot_check import SpotCheck, spot_check
 from gemmhub._grouped import call as calls
+from gemmhub._grouped import offsets as ends_of
 from gemmhub._grouped.call import OPERANDS, Grouped, GroupedOptions
 from gemmhub.errors import InputError, ShapeError
 
@@ -63,7 +64,8 @@ def spot_check_grouped(
 ) -> GroupedCheck:  # fmt: skip
     """Check that ``result`` is ``gemmhub.grouped_matmul(a, b, offsets, **options)`` within the bound of each group.
 
-    Each group's part is checked by :func:`spot_check`, and what is beyond the last end must be zeros.
+    Each group's part is checked by :func:`spot_check`, and what is beyond the last end must be zeros. Offsets on a
+    device are copied to the host, which waits for it, and are checked.
 
     Parameters
     ----------
@@ -106,7 +108,7 @@ def spot_check_grouped(
         deferred = registered.deferred("spot_check_grouped", (a, b, offsets, result), {"seed": seed, **values}, arrays)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
-    call = calls.describe(a, b, offsets, None, values)
+    call = calls.describe(a, b, ends_of.on_host(offsets), None, values)
     claimed = arrays_of(result, "result").view(result, "result") if call.arrays.device.type == "cpu" else result
     if tuple(claimed.shape) != call.shape:
         raise ShapeError("result", f"shape {tuple(claimed.shape)}", f"shape {call.shape}, that of the product")

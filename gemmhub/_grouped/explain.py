@@ -16,7 +16,8 @@ from gemmhub._base.tables import Facts, Part, Table
 from gemmhub._base.wording import counted
 from gemmhub._call.options import signature
 from gemmhub._grouped import call as calls
-from gemmhub._grouped import overlaps
+from gemmhub._grouped import device, overlaps
+from gemmhub._grouped import offsets as ends_of
 from gemmhub._grouped.call import OPERANDS, GroupedOptions
 from gemmhub.errors import InputError
 from gemmhub.verdict import Decision
@@ -36,27 +37,32 @@ class GroupedDecision(Report):
     form: str
     """ "ragged m", "ragged k", "ragged n", "dense" or "lists"."""
     sizes: tuple[Sizes, ...]
-    """m, n and k of each group's product."""
+    """m, n and k of each group's product; by offsets on a device those of the whole arrays alone."""
     decisions: tuple[Decision | None, ...]
-    """The decision for each group's product; None for a group without a result."""
+    """The decision for each group's product; None for a group without a result. One by offsets on a device."""
     unassigned: int = 0
     """Rows or columns beyond the last end, which are zeros in the result."""
     stacked: bool = False
     """Whether all groups are one product of stacks, with one decision."""
+    on_device: int | None = None
+    """Number of groups of a product by offsets on a device, which are not read; None for others."""
 
     @property
     def groups(self) -> int:
         """Number of groups."""
-        return len(self.sizes)
+        return len(self.sizes) if self.on_device is None else self.on_device
 
     @property
-    def empty(self) -> int:
-        """Number of groups without multiplications."""
-        return sum(0 in size for size in self.sizes)
+    def empty(self) -> int | None:
+        """Number of groups without multiplications; None by offsets on a device."""
+        return sum(0 in size for size in self.sizes) if self.on_device is None else None
 
     @property
-    def imbalance(self) -> float:
-        """Multiplications of the largest group over the mean of all groups: 1 where all are equal."""
+    def imbalance(self) -> float | None:
+        """Multiplications of the largest group over the mean of all groups: 1 where all are equal. None by offsets on a
+        device."""
+        if self.on_device is not None:
+            return None
         products = [m * n * k for m, n, k in self.sizes]
         total = sum(products)
         return max(products) * len(products) / total if total else 1.0
@@ -94,6 +100,7 @@ class GroupedDecision(Report):
             "imbalance": self.imbalance,
             "unassigned": self.unassigned,
             "stacked": self.stacked,
+            "on_device": self.on_device,
             "seconds": self.seconds,
             "decisions": [
                 {"sizes": [*size], "groups": groups, **decision.to_dict()}
@@ -106,11 +113,14 @@ class GroupedDecision(Report):
         computed = (
             f"{counted(sum(groups for *_, groups in products), 'product')}, {len(products)} different, one by one"
         )
-        rows = [
-            ("product", f"{counted(self.groups, 'group')}, {self.form}"),
-            ("computed", "one product of stacks" if self.stacked else computed),
-            ("imbalance", f"{self.imbalance:.3g} (largest group over the mean), {self.empty} without multiplications"),
-        ]
+        if self.stacked:
+            computed = "one product of stacks"
+        if self.on_device is not None:
+            computed = "one product by offsets on the device, which are not read"
+        rows = [("product", f"{counted(self.groups, 'group')}, {self.form}"), ("computed", computed)]
+        if self.imbalance is not None:
+            equal = f"{self.imbalance:.3g} (largest group over the mean), {self.empty} without multiplications"
+            rows.append(("imbalance", equal))
         rows += [("unassigned", f"{self.unassigned} beyond the last end: zeros")] if self.unassigned else []
         yield Facts(rows)
         table = []
@@ -118,7 +128,10 @@ class GroupedDecision(Report):
             verdict = None if decision.chosen is None else decision[decision.chosen]
             cells = ("none", "-") if verdict is None else (verdict.backend, verdict.duration)
             table.append(("x".join(map(str, size)), str(groups), *cells, decision.why))
-        if table:
+        if self.on_device is not None:
+            for _, decision, _ in products:
+                yield from decision._parts()
+        elif table:
             yield Table(("m x n x k", "groups", "backend", "time", "reason"), table, right=("m x n x k", "groups"))
 
 
@@ -166,6 +179,12 @@ def explain_grouped(
         deferred = registered.deferred("explain_grouped", (a, b, offsets), arguments, arrays)
         if deferred is not NotImplemented:
             return deferred  # type: ignore[no-any-return]
+    if ends_of.on_device(offsets):
+        one = device.describe(a, b, offsets, out, values)
+        problem = one.problem
+        decision = None if problem.empty else device.decide(one)
+        whole = (problem.m, problem.n, problem.k)
+        return GroupedDecision(one.form.name, (whole,), (decision,), on_device=one.groups.count)
     call = calls.describe(a, b, offsets, out, values)
     if out is not None:
         out = calls.target(call, out) if call.arrays.device.type == "cpu" else out

@@ -1,4 +1,6 @@
-"""The function ``grouped_matmul``: the products of all groups, one after the other, by the plans of single products."""
+"""The function ``grouped_matmul``: by offsets on a device one product, otherwise the products of all groups, one after
+the other, by the plans of single products.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from gemmhub._base import registered
 from gemmhub._base.guard import memory_errors
 from gemmhub._call.options import signature, stream_handle
 from gemmhub._grouped import call as calls
-from gemmhub._grouped import overlaps
+from gemmhub._grouped import device, overlaps
+from gemmhub._grouped import offsets as ends_of
 from gemmhub._grouped.call import OPERANDS, Grouped, GroupedOptions
 from gemmhub.errors import InputError
 
@@ -40,9 +43,9 @@ def grouped_matmul(
     Parameters
     ----------
     a, b : arrays of these shapes, any strides; or lists of matrices.
-    offsets : int32 or int64 array of shape (g,) on the host: cumulative ends, without a leading zero, as of
-        torch._grouped_mm. Groups may be empty. Rows or columns beyond the last end are not read, and are zeros in the
-        result.
+    offsets : int32 or int64 array of shape (g,) on the host, or int32 on the operands' device: cumulative ends, without
+        a leading zero, as of torch._grouped_mm. Groups may be empty. Rows or columns beyond the last end enter no
+        result, and are zeros in the result.
     out : array of the result's shape, overwritten, which shares no memory with operands; in lists, one for each group,
         which shares none with results or operands of other groups.
     out_dtype, alpha, activation, precision, reproducible, stream : as of :func:`matmul`, for each product.
@@ -59,7 +62,7 @@ def grouped_matmul(
     Raises
     ------
     ShapeError, DTypeError, OutputError, DeviceError, InputError : a bad argument. The message names the group.
-    NoBackendError : offsets on a device, or a product that no backend may run.
+    NoBackendError : a product that no backend may run, or a grouped one by offsets on a device.
     KernelError, AllocationError : as of :func:`matmul`; ``out`` may be written in part.
 
     See Also
@@ -70,8 +73,9 @@ def grouped_matmul(
 
     Notes
     -----
-    The groups are multiplied one after the other, each on the backend that is the best for its sizes. No backend
-    multiplies them in one kernel yet, so that offsets have to be on the host.
+    By offsets on a device one kernel multiplies all groups. Nothing waits for the device: such offsets are not checked,
+    and an end that is below the one before it, or beyond the array, counts as that limit. By offsets on the host the
+    groups are multiplied one after the other, each on the backend that is the best for its sizes.
 
     Examples
     --------
@@ -96,6 +100,8 @@ def grouped_matmul(
 
 def multiply(a: Array, b: Array, offsets: Any, out: Array | None, options: dict[str, Any]) -> Array:
     """The product of plain memory."""
+    if ends_of.on_device(offsets):
+        return device.multiply(a, b, offsets, out, options)
     call = calls.describe(a, b, offsets, out, options)
     arrays = call.arrays
     with arrays.on(stream_handle(options.get("stream"))):

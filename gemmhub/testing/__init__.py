@@ -13,6 +13,8 @@ from gemmhub.testing.allocations import check_allocations
 from gemmhub.testing.case import Case, taken
 from gemmhub.testing.cases import draw, matrix
 from gemmhub.testing.check import check
+from gemmhub.testing.grouped_check import check_groups
+from gemmhub.testing.groups import GroupedCase, grouped_cases
 from gemmhub.testing.memory import Memory, Unrepresentable
 from gemmhub.testing.results import Outcome
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from gemmhub.testing.suite import ConformanceSuite
 
 __all__ = [
-    "Case", "ConformanceSuite", "Memory", "Outcome", "Unrepresentable", "check",
-    "check_allocations", "draw", "matrix", "taken", "Audit", "Claims", "Fault",
+    "Case", "ConformanceSuite", "GroupedCase", "Memory", "Outcome", "Unrepresentable", "check",
+    "check_allocations", "check_groups", "draw", "grouped_cases", "matrix", "taken", "Audit", "Claims", "Fault",
     "Implementation", "Note", "audit", "products",
 ]  # fmt: skip
 

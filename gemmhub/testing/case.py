@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from gemmhub import dtypes
 from gemmhub.epilogues import EPILOGUES, columns
@@ -193,7 +193,17 @@ def _operands_fit(values: Values, dtype_class: str) -> bool:
     return not (floating and dtype_class not in ("float", "float8")) and not (stacked and values.get("batch") == ())
 
 
-def lacking(case: Case, takes: Mapping[str, frozenset[str] | None]) -> list[tuple[str, str]]:
+class WithParts(Protocol):
+    """A case, of one product or a grouped one."""
+
+    @property
+    def parts(self) -> Mapping[str, str]: ...
+
+
+C = TypeVar("C", bound=WithParts)
+
+
+def lacking(case: WithParts, takes: Mapping[str, frozenset[str] | None]) -> list[tuple[str, str]]:
     """Return the parts of a case that ``takes``, which is :attr:`gemmhub.backend.Backend.takes`, does not name."""
     missing = []
     for name, form in case.parts.items():
@@ -203,10 +213,10 @@ def lacking(case: Case, takes: Mapping[str, frozenset[str] | None]) -> list[tupl
     return missing
 
 
-def taken(cases: Iterable[Case], takes: Mapping[str, frozenset[str] | None]) -> tuple[Case, ...]:
+def taken(cases: Iterable[C], takes: Mapping[str, frozenset[str] | None]) -> tuple[C, ...]:
     """Return the cases for a backend that takes this, and of each other form the first case with it alone, which it
     must refuse."""
-    chosen: list[Case] = []
+    chosen: list[C] = []
     refused: set[tuple[str, str]] = set()
     for case in cases:
         missing = lacking(case, takes)

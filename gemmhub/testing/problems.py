@@ -30,14 +30,18 @@ def problem(
 ) -> GemmProblem:  # fmt: skip
     """A problem with dense operands, on the host unless ``changes``, fields of GemmProblem, has a ``device``.
 
+    Where ``changes`` has ``groups``, operands have their batch dimensions.
+
     ``out`` is the dtype of the result, by default ``dtype``; ``a``, ``b`` and ``d`` are the orders of the operands and
     the result, "row" or "col". ``changes`` may name operands of the table, too.
     """
     operand_dtype, result = as_dtype(dtype), as_dtype(out or dtype)
     operands = Operands({name: changes.pop(name) for name in OPERANDS if name in changes})
+    groups = changes.get("groups")
+    batches = {name: batch if groups is None else groups.batch(name) for name in ("a", "b", "out")}
     values: dict[str, Any] = {
-        "a": operand(dtype, m, k, a, batch), "b": operand(dtype, k, n, b, batch),
-        "out": operand(result.name, m, columns(changes.get("activation"), n), d, batch), "batch": batch,
+        "a": operand(dtype, m, k, a, batches["a"]), "b": operand(dtype, k, n, b, batches["b"]),
+        "out": operand(result.name, m, columns(changes.get("activation"), n), d, batches["out"]), "batch": batch,
         "compute_dtype": compute_dtype(operand_dtype, operand_dtype, result), "operands": operands,
     }  # fmt: skip
     return GemmProblem(m=m, n=n, k=k, **{**values, **changes})

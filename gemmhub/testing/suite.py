@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from gemmhub.backend import Backend, Offer, answer
-from gemmhub.capability import Absent, Ready
+from gemmhub.capability import CPU, Absent, Ready
 from gemmhub.testing.allocations import check_allocations, large, observes
 from gemmhub.testing.answers import honest
 from gemmhub.testing.case import Case, taken
 from gemmhub.testing.cases import draw, matrix
 from gemmhub.testing.check import check
 from gemmhub.testing.descriptions import check_description
+from gemmhub.testing.grouped_check import check_groups
+from gemmhub.testing.groups import GroupedCase, grouped_cases
 from gemmhub.testing.memory import HOST, Memory, Unrepresentable
 from gemmhub.testing.operands import Operands
 
@@ -54,6 +56,9 @@ class ConformanceSuite:
     cases: ClassVar[Sequence[Case]] = matrix()
     """The fixed problems. Where ``backend`` is a class, those with what it does not take are left out, but for one of
     each form, which it must refuse."""
+    grouped: ClassVar[Sequence[GroupedCase]] = grouped_cases()
+    """The fixed grouped problems, where ``memory`` is that of a device. Those with what ``backend`` does not take are
+    left out, as of ``cases``."""
     random_problems: ClassVar[int] = 60
     """Number of random problems in each run, besides ``cases``."""
     seed: ClassVar[int | None] = None
@@ -61,7 +66,12 @@ class ConformanceSuite:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         takes = getattr(type(self).backend, "takes", None)  # a function that makes the backend has none
-        for name, cases in (("case", self.cases), ("large_case", large() if observes(self.memory) else ())):
+        on_device = self.memory.device != CPU
+        every: dict[str, Sequence[Any]] = {
+            "case": self.cases, "large_case": large() if observes(self.memory) else (),
+            "grouped_case": self.grouped if on_device else (),
+        }  # fmt: skip
+        for name, cases in every.items():
             if name in metafunc.fixturenames:
                 metafunc.parametrize(name, cases if takes is None else taken(cases, takes), ids=str)
         if "draw_index" in metafunc.fixturenames:
@@ -118,6 +128,14 @@ class ConformanceSuite:
         backend = self._backend()
         try:
             check_allocations(backend, large_case, self.memory)
+        except Unrepresentable as why:
+            pytest.skip(str(why))
+
+    def test_groups(self, grouped_case: GroupedCase) -> None:
+        """One case of the fixed grouped problems passes."""
+        backend = self._backend()
+        try:
+            check_groups(backend, grouped_case, self.memory)
         except Unrepresentable as why:
             pytest.skip(str(why))
 

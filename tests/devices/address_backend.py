@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from machine import at
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from grouped_kernel import GroupedKernel
 
 from gemmhub import Backend, BackendDescription, Candidate, Device, Kernel, Offer, Ready, Refusal, dtypes
 from gemmhub._choice import registry
@@ -30,6 +36,7 @@ class Addresses(Backend):
         self.violations = []
         self.wrong = 0
         self.by_rows, self.rows, self.unable = False, [], set()
+        self.fault = None
 
     def probe(self):
         self.questions += 1
@@ -50,12 +57,13 @@ class Addresses(Backend):
 
     def kernel(self, problem, candidate):
         operands = dict(problem.operands)
+        grouped = GroupedKernel(problem, self.fault) if problem.groups else None
         matrices = {"a": problem.a, "b": problem.b, "out": problem.out}
         matrices.update((name, x) for name, x in operands.items() if isinstance(x, Operand))
 
         def check(given, alpha, stream):
             assert type(stream) is int
-            assert given.keys() == operands.keys() | {"a", "b", "out"}
+            assert given.keys() == operands.keys() | {"a", "b", "out"} | ({"offsets"} if problem.groups else set())
             for name, address in given.items():
                 assert type(address) is int, name
                 operand = matrices.get(name)
@@ -73,7 +81,10 @@ class Addresses(Backend):
             self.calls.append((a, b, out, given.get("c"), given.get("bias")))
             if self.broken is not None:
                 raise self.broken
-            multiply(problem, operands, a, b, out, alpha, beta, **given)
+            if grouped is not None:
+                grouped.run(a, b, out, alpha, beta, stream, **given)
+            else:
+                multiply(problem, operands, a, b, out, alpha, beta, **given)
             if self.wrong:
                 matrix(problem.out, out)[...] += np.asarray(self.wrong, problem.out.dtype)
 
@@ -84,6 +95,15 @@ class Addresses(Backend):
             return self.kernel(problem.with_rows(rows), candidate).run
 
         return Kernel(run, f"{self.name} {candidate}", with_rows=with_rows if self.by_rows else None)
+
+
+class Grouped(Addresses):
+    """The same, for grouped products too."""
+
+    takes: ClassVar = {
+        **Addresses.takes, "activation": None, "bias": frozenset({"n", "m", "batch n"}), "scale_a": None,
+        "scale_b": None, "groups": frozenset({"m", "n", "k"}),
+    }  # fmt: skip
 
 
 def matrix(operand, address):

@@ -13,6 +13,7 @@ from gemmhub._doors.torch import calls, node
 from gemmhub._grouped import forms
 from gemmhub._grouped.call import OPERANDS, check_options
 from gemmhub._grouped.check import spot_check_grouped
+from gemmhub._grouped.device import taken
 from gemmhub._grouped.explain import explain_grouped
 from gemmhub._grouped.matmul import grouped_matmul
 from gemmhub.errors import InputError
@@ -84,7 +85,8 @@ FUNCTIONS = tuple(
     for module, name in ((torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm"))
     if hasattr(module, name)
 )
-"""torch's own grouped products, which :class:`gemmhub.torch.use` takes on CPUs."""
+"""torch's own grouped products. :class:`gemmhub.torch.use` takes them on CPUs, and on CUDA devices where a backend
+takes groups."""
 
 _TORCHS = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes of the operands that torch takes."""
@@ -97,9 +99,10 @@ def equivalent(
 
     The caller knows that a and b are dense and of one dtype.
     """
-    if bias is not None or a.device.type != "cpu" or a.dtype not in _TORCHS or out_dtype not in (None, a.dtype):
+    device = a.device.type
+    if bias is not None or device not in ("cpu", "cuda") or a.dtype not in _TORCHS or out_dtype not in (None, a.dtype):
         return None
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled(device):
         return None  # torch.autocast does not round the operands of grouped products
     form = forms.FORMS.get((a.dim(), b.dim()))
     if form is None or form.divided is (offs is None) or a.shape[-1] != b.shape[-2]:
@@ -107,7 +110,11 @@ def equivalent(
     if form is forms.DENSE and a.shape[0] != b.shape[0]:
         return None
     if offs is not None:
-        if not (isinstance(offs, torch.Tensor) and offs.is_cpu and offs.dim() == 1 and offs.dtype is torch.int32):
+        if not (isinstance(offs, torch.Tensor) and offs.device == a.device and offs.dim() == 1):
+            return None
+        if offs.dtype is not torch.int32:
+            return None
+        if device != "cpu" and not (offs.is_contiguous() and taken(device, form.out)):
             return None
         groups = a if form.a is None else b if form.b is None else offs
         if offs.shape[0] != groups.shape[0]:

@@ -35,8 +35,9 @@ class use(TorchFunctionMode):  # noqa: N801  (a block reads: with gemmhub.torch.
     """Compute torch's products by gemmhub in a ``with`` block, in this thread only.
 
     These are torch.matmul, mm, bmm, mv, addmm, baddbmm (and the methods of tensors), ``@``, einsum of two operands, and
-    torch.nn.functional.linear, on dense floating or complex tensors of one dtype, and on CPUs torch._grouped_mm and
-    torch.nn.functional.grouped_mm. torch runs every other call, and every call that it refuses. Gradients are recorded
+    torch.nn.functional.linear, on dense floating or complex tensors of one dtype, and torch._grouped_mm and
+    torch.nn.functional.grouped_mm: on CPUs, and on CUDA devices where a backend there takes groups by offsets on the
+    device. torch runs every other call, and every call that it refuses. Gradients are recorded
     as usual; gemmhub computes their products inside and outside of the block.
 
     Parameters

@@ -85,7 +85,7 @@ test-device:  ## on an NVIDIA GPU, in the environment of $(PYTHON): it needs tor
 		plugins/gemmhub-cublas/tests/test_device_scales.py
 	$(PYTHON) -m pytest plugins/gemmhub-cuda/tests/test_device.py plugins/gemmhub-cuda/tests/test_device_quantize.py
 	$(PYTHON) -m pytest plugins/gemmhub-hopper/tests/test_device.py plugins/gemmhub-hopper/tests/test_device_bits.py \
-		plugins/gemmhub-hopper/tests/test_device_eight_bit.py
+		plugins/gemmhub-hopper/tests/test_device_eight_bit.py plugins/gemmhub-hopper/tests/test_device_grouped.py
 	$(PYTHON) -m pytest plugins/gemmhub-musa-sim/tests/test_cuda_device.py
 
 # Compiled kernels for GPUs in the wheels of gemmhub-hopper and gemmhub-cuda: "all" (a quarter of an hour of processor time), a

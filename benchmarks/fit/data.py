@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fit import sample
+from benchmarks.lib.drawn import FP8
 from gemmhub.problem import GemmProblem
 
 Array = np.ndarray[Any, Any]
@@ -27,6 +28,8 @@ PLUGINS = {
 }
 _NEAR, _LEAST = 5.0, 0.01
 """Decay of a candidate's weight with its distance from the fastest of its product, and its least value."""
+_UNEQUAL = 0.1
+"""Ratio of the times of equal kernels, as a logarithm, from which on the host disturbed a measurement."""
 _HELD = 20
 """Inverse of the fraction of products that are held out."""
 
@@ -99,7 +102,7 @@ def described(module: ModuleType, asked: GemmProblem, card: Any, names: Sequence
 
 
 def read(rows: list[dict[str, Any]], modules: dict[str, ModuleType], card: dict[str, Any]) -> Data:
-    rows = [row for row in rows if any(row["us"].get(name) for name in modules)]
+    rows = [row for row in rows if any(row["us"].get(name) for name in modules) and not disturbed(row)]
     parts: dict[Key, Part] = {}
     for i, row in enumerate(rows):
         asked = sample.problem(sample.of(row))
@@ -115,6 +118,15 @@ def read(rows: list[dict[str, Any]], modules: dict[str, ModuleType], card: dict[
     fastest = [min(us for name in modules for us in row["us"].get(name, {}).values()) * 1e-6 for row in rows]
     theirs = [min(row["us"].get("torch", {}).values(), default=math.nan) * 1e-6 for row in rows]
     return Data(rows, np.array(theirs), np.array(fastest), list(parts.values()))
+
+
+def disturbed(row: dict[str, Any]) -> bool:
+    """Return whether equal kernels took unequal times: torch's call of floats is cuBLASLt's first choice."""
+    us = row["us"]
+    first, theirs = us.get("cublas", {}).get("first"), us.get("torch", {})
+    if not first or not theirs or row["dtype"] in ("int8", FP8):
+        return False
+    return abs(math.log(min(theirs.values()) / first)) > _UNEQUAL
 
 
 def card_of(folders: Sequence[Path]) -> dict[str, Any]:

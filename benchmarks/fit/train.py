@@ -45,6 +45,8 @@ _BATCH, _RATE, _DECAY, _WARM_UP = 128, 3e-3, 1e-2, 100
 """Products of a step; parameters of Adam with decoupled weight decay, whose rate rises and then falls as a cosine."""
 _COMMON = 0.1
 """Weight of the error that all candidates of a product share."""
+_LARGE = 0.1
+"""Error of an estimate, as a logarithm, from which on it counts in proportion."""
 _SHARE = 3.0
 """Mean weight of all candidates of a product together."""
 _FEWEST = 60
@@ -172,6 +174,14 @@ def _rate(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / _WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
 
 
+def _robust(errors: torch.Tensor) -> torch.Tensor:
+    """Return about the squares of small errors, and multiples of large ones: those of times that were disturbed.
+
+    (Charbonnier et al., "Two deterministic half-quadratic regularization algorithms", 1994.)
+    """
+    return 2 * _LARGE**2 * ((1 + (errors / _LARGE) ** 2).sqrt() - 1)
+
+
 def _loss(learners: list[Learner], some: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """Return the loss: errors that a product's candidates do not share, and a small part of the one that they share."""
     errors, weights, at = (torch.cat(list(x)) for x in zip(*(
@@ -179,7 +189,7 @@ def _loss(learners: list[Learner], some: Iterable[tuple[torch.Tensor, torch.Tens
     )))  # fmt: skip
     whole, common = (torch.zeros(_BATCH).index_add(0, at, x) for x in (weights, weights * errors))
     common = common / (whole + 1e-6)
-    own = (weights * (errors - common[at]) ** 2).sum()
+    own = (weights * _robust(errors - common[at])).sum()
     loss: torch.Tensor = (own / _SHARE + _COMMON * (common**2).sum()) / _BATCH
     return loss
 

@@ -20,10 +20,11 @@ inline double float8_value(unsigned char x) {
 
 // As tensor cores add: all numbers aligned to the largest, `bits_below` its leading bit kept, and what hangs over cut off;
 // the sum truncated. Of 16 and 32 bits that is two bits more than float32 has; of 8-bit floats 14 bits are kept in all.
+// `aligned`: a magnitude that counts for the alignment, too.
 template <u32 bits_below, u32 count>
-inline float added(const double (&x)[count]) {
+inline float added(const double (&x)[count], double aligned = 0) {
     constexpr u64 INFINITE = u64(0x7ff) << 52;
-    u64 bits[count], largest = 0;
+    u64 bits[count], largest = read_as<u64>(&aligned);
     memcpy(bits, x, sizeof(bits));
     for (u32 i = 0; i < count; ++i) largest = std::max(largest, bits[i] & ~(u64(1) << 63));
     if (largest == 0 || largest >= INFINITE) {

@@ -16,18 +16,20 @@ from gemmhub.kit.corrections import NOTE
 from gemmhub.kit.machine import NOTHING_TO_DO, MachineBackend, nothing_to_do
 from gemmhub.problem import GemmProblem
 from gemmhub_hopper import probe
-from gemmhub_hopper.candidates import gemv, words
+from gemmhub_hopper.candidates import gemv, grouped, words
 from gemmhub_hopper.candidates.candidate import Choice, named, parsed, runnable
 from gemmhub_hopper.candidates.gemv import GemvChoice
 from gemmhub_hopper.cost import choose, model
+from gemmhub_hopper.cost.grouped import of_unequal_groups
 from gemmhub_hopper.cost.model import Card
 from gemmhub_hopper.cost.shortlist import Shortlists
+from gemmhub_hopper.grouped_proof import GROUPS
 from gemmhub_hopper.launches import packed, pdl
-from gemmhub_hopper.launches.f16_staged import F16Staged
+from gemmhub_hopper.launches.f16_staged import F16Staged, by_tiles
 from gemmhub_hopper.launches.gemv_launch import GemvLaunch
-from gemmhub_hopper.launches.launch import Launch
+from gemmhub_hopper.launches.launch import BY_TILES, ONLY_REJECTED, Launch
 from gemmhub_hopper.launches.staged import Staged
-from gemmhub_hopper.lowering import complex_operands, f16_planes, k_passes, lower, orders
+from gemmhub_hopper.lowering import complex_operands, f16_planes, groups, k_passes, lower, orders
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.proof import Proofs
@@ -52,7 +54,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
     by_bucket = True
     takes: ClassVar = {
         **BASIC, "activation": frozenset(ACTIVATIONS), "reproducible": frozenset({"run", "batch"}), "scale_a": None,
-        "scale_b": None,
+        "scale_b": None, "groups": groups.DIVIDED, "bias": frozenset({"n", "m", "batch n"}),
     }  # fmt: skip
 
     def __init__(
@@ -80,7 +82,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
             return refusal
         if problem.empty:
             return nothing_to_do(model.LAUNCH)
-        lowerings = lower.lowerings(problem)
+        lowerings = lower.lowerings(problem) if problem.groups is None else groups.even_lowerings(problem)
         if isinstance(lowerings, Refusal):
             return lowerings
         index, promise = problem.device.index, problem.reproducible or ""
@@ -88,13 +90,16 @@ class HopperBackend(MachineBackend[probe.Machine]):
         if refusal is not None:
             return refusal
         card, workspace = self._card_of(index), self.machine.gpus[index].default_workspace
-        parts = None
+        parts = None if problem.groups is None else 1
         if problem.pinned:
-            lowerings, parts = orders.pinned(lowerings, problem), orders.parts(lowerings[0], promise)
+            lowerings, wanted = orders.pinned(lowerings, problem), orders.parts(lowerings[0], promise)
+            lowerings, parts = lowerings if parts in (None, wanted) else (), wanted
             if not lowerings:
                 return _no_order(problem)
             workspace = max(workspace, min(_in_one_pass(x) for x in lowerings))
         timed = choose.timed(lowerings, card, workspace, parts)
+        if problem.groups is not None:
+            timed = of_unequal_groups(timed, card)
         if not timed:
             why = runnable(Choice(lowerings[0], shapes(lowerings[0].form)[-1], 1), workspace)
             narrow = lowerings[0].copied and lowerings[0].form.output != "float32"
@@ -133,15 +138,18 @@ class HopperBackend(MachineBackend[probe.Machine]):
         """Return a refusal of operands on no Hopper GPU, and of dtypes or an epilogue without a kernel."""
         indices = [gpu.index for gpu in self.machine.hoppers]
         if problem.device.type == "cuda" and problem.device.index in indices:
-            return lower.check_types(problem)
+            return lower.check_types(problem) if problem.groups is None else None  # groups.lowerings() checks them
         return Refusal(
             f"the operands are on {problem.device}, which is no Hopper GPU",
             f"copy them to {' or '.join(f'cuda:{i}' for i in indices)}",
         )
 
     def _unproven(self, index: int, lowerings: tuple[Lowering, ...]) -> Refusal | None:
-        """Return a refusal of 8-bit lowerings that a first product on the device shows to be wrong."""
-        for input_type in dict.fromkeys(x.form.input for x in lowerings if x.form.input_bytes == 1):
+        """Return a refusal of 8-bit or grouped lowerings that a first product on the device shows to be wrong."""
+        proofs = dict.fromkeys(x.form.input for x in lowerings if x.form.input_bytes == 1)
+        if any(x.form.divided for x in lowerings):
+            proofs[GROUPS] = None
+        for input_type in proofs:
             refusal = self._proofs.of(index, self.machine.gpus[index], input_type)
             if refusal is not None:
                 return refusal
@@ -235,8 +243,11 @@ class HopperBackend(MachineBackend[probe.Machine]):
             return self._function(index, what)
 
         other = choose.by_bfloat16_planes(choice, passes, card)
-        fallback = Staged(gpu, card, other, kernel, kernel(PREPASSES["split"]), workspace, limit, passes, True)
-        return F16Staged(gpu, card, choice, kernel, kernel(F16_PREPASS), workspace, limit, passes, fallback)
+        redo = BY_TILES if by_tiles(choice, other, passes) else 0
+        fallback = Staged(
+            gpu, card, other, kernel, kernel(PREPASSES["split"]), workspace, limit, passes, ONLY_REJECTED | redo
+        )
+        return F16Staged(gpu, card, choice, kernel, kernel(F16_PREPASS), workspace, limit, passes, fallback, redo)
 
     def gemv(self, index: int, choice: GemvChoice) -> GemvLaunch:
         """Return ``choice`` ready to run on a device."""
@@ -317,6 +328,8 @@ def _no_order(problem: GemmProblem) -> Refusal:
 
 def _named(problem: GemmProblem, name: str) -> Choice | GemvChoice | Refusal:
     """Return the choice called ``name`` from the one lowering that it has, or a refusal where there is none."""
+    if problem.groups is not None:
+        return grouped.of_name(problem, name)
     vectors = name.startswith(PREFIX)
     parts = None if vectors else parsed(name)
     lowerings = lower.one_by_one(problem, None if parts is None else (parts.letters, parts.swapped))

@@ -1,7 +1,7 @@
-"""The proof that the 8-bit kernels are right on a card, before any is offered (:mod:`gemmhub_nvidia.proof`).
+"""The proofs that kernels are right on a card, before any is offered (:mod:`gemmhub_nvidia.proof`).
 
-For each device and pair of formats, two products run first: a wide tile with multicast, and a small one with swapped
-operands and a copied one.
+For each device and pair of 8-bit formats, two products run first: a wide tile with multicast, and a small one with
+swapped operands and a copied one. Grouped products have theirs in :mod:`gemmhub_hopper.grouped_proof`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from gemmhub_nvidia import proof
-from gemmhub_nvidia.proof import Trial
+from gemmhub_nvidia.proof import Check, Trial
 
 from gemmhub.backend import Run
 from gemmhub.capability import Refusal
 from gemmhub.problem import GemmProblem
+from gemmhub_hopper import grouped_proof
 from gemmhub_hopper.candidates.candidate import Choice
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants.config import INT8, Shape
@@ -29,8 +30,11 @@ class Proofs(proof.Proofs):
         super().__init__()
         self._launch = launch
 
-    def trials(self, index: int, input_type: str) -> Iterator[Trial]:
-        """Yield the products that prove an input on a device."""
+    def trials(self, index: int, input_type: str) -> Iterator[Check]:
+        """Yield the products that prove an input, or grouped products where it is :data:`grouped_proof.GROUPS`."""
+        if input_type == grouped_proof.GROUPS:
+            yield from grouped_proof.trials(self._launch)
+            return
         wide, small = (EIGHT_BIT_SHAPES.by_name[name] for name in ("128x128x6c2x1", "64x64x12"))
         a, b = input_type.split(".")
         out, scales = ("int32", None) if input_type == INT8 else ("float32", "blocks")

@@ -254,8 +254,8 @@ def largest_published(home):
 def test_the_scale_of_rejected_rows_is_that_of_the_first_span(monkeypatch, tmp_path):
     found, first = largest_published(WatchedHome())
     assert found == first
-    whole = "if constexpr (!kEarlyExit) publish_largest(p, ctx);", "publish_largest(p, ctx);"
-    found, first = largest_published(mutated(monkeypatch, tmp_path, "f16_registers.cuh", whole))
+    every = "if (kEarlyExit && fresh && splitter.scale_groups == 1) splitter", "if (kEarlyExit) splitter"
+    found, first = largest_published(mutated(monkeypatch, tmp_path, "f16_registers.cuh", every))
     assert found > first
 
 
@@ -274,7 +274,7 @@ def stopped(home):
 def test_rejected_rows_stop_the_product(monkeypatch, tmp_path):
     assert stopped(WatchedHome())
     assert not stopped(
-        mutated(monkeypatch, tmp_path, "f16_registers.cuh", ("if ((marks & REJECTED) == 0) {", "if (true) {"))
+        mutated(monkeypatch, tmp_path, "f16_registers.cuh", ("if (!many_rejected(p, count)) {", "if (true) {"))
     )
 
 

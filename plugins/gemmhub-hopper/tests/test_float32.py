@@ -159,6 +159,44 @@ def test_lost_bits_would_be_noticed(monkeypatch, tmp_path):
     assert ratio(multiply(x, y, home), x, y) > 1
 
 
+WRAPPED = ("MARKS = 2048", "MARKS = 6")
+"""Two words for the groups of rows: the third group shares the first one's."""
+
+
+def lossy_matrices():
+    """A batch whose matrices each are a group of rows; small elements of three of them meet large ones."""
+    pairs = [data("normal", 72, 68, 96, seed) for seed in range(6)]
+    a, b = (np.stack(x) for x in zip(*pairs))
+    for i in (1, 2, 5):
+        a[i], b[i] = 2.0**-140 * 1.37, 2.0**100 * 1.1
+    return a, b
+
+
+def multiply_wrapped(home, **changes):
+    a, b = lossy_matrices()
+    result = Run(Product(SPLIT, 72, 68, 96, dtype="float32", batch=(6,), **changes), home).of(a, b)
+    return max(ratio(*matrices) for matrices in zip(result, a, b))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"splits": 2}, {"registers": True, "splits": 2},
+                {"registers": True, "split_planes_b": True, "splits": 2}], ids=str,
+)  # fmt: skip
+def test_groups_of_rows_that_share_a_word(changes, monkeypatch, tmp_path):
+    """As those of more than 2044 groups do."""
+    home = mutated(monkeypatch, tmp_path, "split_planes.cuh", WRAPPED)
+    assert multiply_wrapped(home, **changes) <= 1
+    assert home.counters_are_clear()
+
+
+@pytest.mark.parametrize("registers", [False, True])
+def test_words_beyond_the_last_one_are_noticed(registers, monkeypatch, tmp_path):
+    beyond = "1 + group % (MARKS - 4)", "1 + group"
+    home = mutated(monkeypatch, tmp_path, "split_planes.cuh", WRAPPED, beyond)
+    multiply_wrapped(home, registers=registers, splits=2)
+    assert not home.counters_are_clear()
+
+
 def test_marks_are_left_clear():
     """Products with and without marks on one stream: those of the one do not touch the other."""
     a, b = data("normal", 8, 64, 64)

@@ -18,6 +18,8 @@ from gemmhub_hopper.variants.shapes import (
     EIGHT_BIT_SHAPES,
     F16_PLANES_SHAPES,
     F16_REGISTER_SHAPES,
+    GROUPED_EIGHT_BIT_SHAPES,
+    GROUPED_SHAPES,
     REGISTER_SHAPES,
     SHAPES,
     SHIFTED_SHAPES,
@@ -79,6 +81,7 @@ def variants():
         + shifted_rows()
         + bf16x3_variants()
         + eight_bit_variants()
+        + grouped_variants()
     )
     rng, count = random.Random(0), len(found) + 10
     while len(found) < count:
@@ -86,6 +89,27 @@ def variants():
         if variant.refusal is None and variant not in found:
             found.append(variant)
     return found
+
+
+def grouped_variants():
+    """The largest shapes for groups of rows, of columns and of k, with the plain epilogue and with more."""
+    rows = replace(PLAIN, divided="m")
+    columns = Form(True, False, "bfloat16", "bfloat16", transposed_d=True, divided="n")
+    full = {"has_alpha": True, "activation": "gelu"}
+    forms = [
+        rows,
+        replace(rows, bias="n", **full),
+        replace(rows, tma_store=False, output="float32"),
+        columns,
+        replace(columns, bias="m", **full),
+        Form(True, True, "bfloat16", "bfloat16", divided="k"),
+    ]
+    largest = [x for x in GROUPED_SHAPES if x.m * x.n >= 128 * 176]
+    found = [Variant(shape, form) for shape in largest for form in forms]
+    wide = Form(False, False, "e4m3.e4m3", "bfloat16", scales="blocks", divided="m")
+    found += [Variant(shape, wide) for shape in GROUPED_EIGHT_BIT_SHAPES]
+    found += [Variant(shape, replace(wide, divided="n", transposed_d=True)) for shape in GROUPED_EIGHT_BIT_SHAPES]
+    return [variant for variant in found if variant.refusal is None]
 
 
 def by_float16_planes():

@@ -36,6 +36,12 @@ SLOW = (_BEGINS, _BEGINS.replace("\n", "\nfor (int i = 0; split == 3 && i < 2000
 LATE = (_GIVES_UP, "    for (int i = 0; i < 2000; ++i) device_fence();\n" + _GIVES_UP)
 IMPATIENT = ("MAX_POLLS = 64", "MAX_POLLS = 1")
 PATIENT = ("MAX_POLLS = 64", "MAX_POLLS = 1000000")
+_STORED, _MET = "    device_fence();\n", "    named_sync(1 + warpgroup, 128);\n"
+FENCES = {
+    "before the counter": (_STORED + _MET, _MET),
+    "before the barrier": (_STORED + _MET, _MET + _STORED),
+    "after the counter": ("    if (word != 0) device_fence();\n", ""),
+}
 MUTATIONS = {
     "nobody waits": [SLOW, ("arrived(load_counter(counter)) == splits", "true")],
     "what is given up is forgotten": [SLOW, IMPATIENT, ("return own | static_cast<u32>(before >> 32)", "return own")],
@@ -143,6 +149,16 @@ def test_the_emulator_notices(mutation, monkeypatch, tmp_path):
     home = mutated(monkeypatch, tmp_path, "split_k.cuh", *MUTATIONS[mutation], **SMS)
     with suppress(KernelError):
         assert not right(product, home), "the emulator does not see it"
+
+
+@pytest.mark.parametrize("splits", [2, 6])
+@pytest.mark.parametrize("fence", FENCES, ids=lambda name: name.replace(" ", "-"))
+def test_a_fence_that_is_missing_is_noticed(fence, splits, monkeypatch, tmp_path):
+    """The last split adds, or each a slice. Memory is as it should be: the missing order itself is the fault."""
+    home = mutated(monkeypatch, tmp_path, "split_k.cuh", FENCES[fence], **SMS)
+    with pytest.raises(KernelError):
+        Run(Product(SMALL, 60, 64, 456, splits=splits), home)()
+    assert "a partial sum is loaded" in " ".join(home.cuda.complaints)
 
 
 def right(product, home):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from ctypes import byref, c_size_t, c_uint64, c_void_p
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -40,8 +40,19 @@ _GUARD = 256
 _REMEDY = "use another backend, and report it with the versions of the driver and of NVRTC"
 
 
+class Check(Protocol):
+    """A part of a proof."""
+
+    @property
+    def name(self) -> str:
+        """The candidate that runs it."""
+
+    def wrong(self, index: int, gpu: Gpu) -> str:
+        """Return what is wrong with its product on a device; empty where it is right."""
+
+
 class Trial(NamedTuple):
-    """A product of a proof."""
+    """A product of a proof of 8-bit operands."""
 
     name: str
     """The candidate that runs it."""
@@ -56,6 +67,15 @@ class Trial(NamedTuple):
     launch: Callable[[GemmProblem], Run]
     """Returns the candidate ready to run."""
 
+    def wrong(self, index: int, gpu: Gpu) -> str:
+        """Return what is wrong with the product; empty where it is right."""
+        problem = _problem(index, self)
+        run = self.launch(problem)
+        a, b, scales = _data(problem)
+        expected = _expected(a, b, scales, problem.out.dtype)
+        stored_b = b if self.order_b == "row" else np.ascontiguousarray(b.T)
+        return difference(computed(gpu, run, {"a": a, "b": stored_b, **scales}, expected.nbytes), expected)
+
 
 class Proofs(ABC):
     """The outcomes of the proofs of this process, by device and input."""
@@ -65,7 +85,7 @@ class Proofs(ABC):
         self._lock = locks.lock()
 
     @abstractmethod
-    def trials(self, index: int, input_type: str) -> Iterable[Trial]:
+    def trials(self, index: int, input_type: str) -> Iterable[Check]:
         """Return the products that prove an input, such as "e4m3.e5m2", on a device."""
 
     def of(self, index: int, gpu: Gpu, input_type: str) -> Refusal | None:
@@ -82,7 +102,7 @@ class Proofs(ABC):
     def _proof(self, index: int, gpu: Gpu, input_type: str) -> Refusal | None:
         for trial in self.trials(index, input_type):
             try:
-                wrong = _wrong(index, gpu, trial)
+                wrong = trial.wrong(index, gpu)
             except (CompilerError, DriverError, KernelError) as error:
                 wrong = f"it failed: {error}"
             if wrong:
@@ -92,25 +112,16 @@ class Proofs(ABC):
         return None
 
 
-def _wrong(index: int, gpu: Gpu, trial: Trial) -> str:
-    """Return what is wrong with a product; empty where it is right."""
-    problem = _problem(index, trial)
-    run = trial.launch(problem)
-    a, b, scales = _data(problem)
-    expected = _expected(a, b, scales, problem.out.dtype)
-    stored_b = b if trial.order_b == "row" else np.ascontiguousarray(b.T)
-    result = _run(gpu, run, {"a": a, "b": stored_b, **scales}, expected.nbytes)
+def difference(result: Any, expected: Any) -> str:
+    """Return how the bytes of a result, and those behind it, differ from the expected array; empty if they do not."""
     if (result[expected.nbytes :] != 0xFF).any():
         return "it wrote beyond the result"
-    found = result[: expected.nbytes].view(problem.out.dtype).reshape(expected.shape)
+    found = result[: expected.nbytes].view(expected.dtype).reshape(expected.shape)
     differ = np.argwhere(found != expected)
     if not len(differ):
         return ""
-    row, column = differ[0]
-    return (
-        f"{len(differ)} of {expected.size} elements differ, the first at ({row}, {column}): {found[row, column]}, "
-        f"not {expected[row, column]}"
-    )
+    at = tuple(differ[0].tolist())
+    return f"{len(differ)} of {expected.size} elements differ, the first at {at}: {found[at]}, not {expected[at]}"
 
 
 def _problem(index: int, trial: Trial) -> GemmProblem:
@@ -164,8 +175,8 @@ def _expected(a: Any, b: Any, scales: dict[str, Any], dtype: Any) -> Any:
     return (a @ b).astype(np.float32).astype(dtype)
 
 
-def _run(gpu: Gpu, run: Run, operands: dict[str, Any], nbytes: int) -> Any:
-    """Return the bytes of the result of ``nbytes``, and those behind it, on a stream of its own."""
+def computed(gpu: Gpu, run: Run, operands: dict[str, Any], nbytes: int) -> Any:
+    """Return the bytes of a result of ``nbytes``, and those behind it. Operands are on the host."""
     driver, addresses = gpu.driver, dict[str, int]()
     result = np.full(nbytes + _GUARD, 0xFF, np.uint8)
     images = {**operands, "out": result}
@@ -177,8 +188,8 @@ def _run(gpu: Gpu, run: Run, operands: dict[str, Any], nbytes: int) -> Any:
             driver.call("cuStreamCreate", byref(stream), 1)
             for name, image in images.items():
                 driver.call("cuMemcpyHtoDAsync_v2", addresses[name], image.ctypes.data, image.nbytes, stream)
-            scales = {name: address for name, address in addresses.items() if name.startswith("scale")}
-            run(addresses["a"], addresses["b"], addresses["out"], 1.0, 0.0, stream.value, **scales)
+            others = {name: address for name, address in addresses.items() if name not in ("a", "b", "out")}
+            run(addresses["a"], addresses["b"], addresses["out"], 1.0, 0.0, stream.value, **others)
             driver.call("cuMemcpyDtoHAsync_v2", result.ctypes.data, addresses["out"], result.nbytes, stream)
             driver.call("cuStreamSynchronize", stream)
     finally:

@@ -80,7 +80,7 @@ class Choice:
     def with_rows(self, rows: int) -> Choice | None:
         """Return the choice for another m of the problem; None where its lowering is another one."""
         lowering = with_rows(self.lowering, rows)
-        return None if lowering is None else Choice(lowering, self.shape, self.splits)
+        return None if lowering is None else type(self)(lowering, self.shape, self.splits)
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
@@ -125,11 +125,15 @@ class Choice:
 
     def group(self, card: Occupancy) -> int:
         """Return the rows of cluster tiles in a group, so that the CTAs that run at once read the least from memory."""
-        shape, (rows, _) = self.shape, self.tiles
+        shape = self.shape
         at_once = card.max_active_clusters(shape.cluster_size)
-        height, width = shape.m * shape.cluster_m, shape.n * shape.cluster_n
-        sizes = [size for size in (1, 2, 4, 8, 16, 32) if size < 2 * rows]
-        return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)
+        return best_group(self.tiles[0], shape.m * shape.cluster_m, shape.n * shape.cluster_n, at_once)
+
+
+def best_group(rows: int, height: int, width: int, at_once: int) -> int:
+    """Return how many of ``rows`` rows of ``height`` x ``width`` tiles are scheduled together: :meth:`Choice.group`."""
+    sizes = [size for size in (1, 2, 4, 8, 16, 32) if size < 2 * rows]
+    return min(sizes, key=lambda size: min(size, rows) * height + -(-at_once // min(size, rows)) * width)
 
 
 class Name(NamedTuple):

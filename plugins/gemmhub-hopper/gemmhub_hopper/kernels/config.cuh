@@ -63,6 +63,9 @@ constexpr int kAddendType = GEMM_ADDEND_TYPE;
 constexpr int kBias = GEMM_BIAS;  // 0 none, 1 an element per row (M), 2 an element per column (N)
 constexpr int kBiasType = GEMM_BIAS_TYPE;
 constexpr int kActivation = GEMM_ACTIVATION;     // 0 none; else a number of activations.cuh
+// The dimension that groups of rows, columns or elements of K divide (group_cursor.cuh).
+enum Divided { NO_GROUPS = 0, ROWS = 1, COLUMNS = 2, DEPTH = 3 };
+constexpr int kDivided = GEMM_DIVIDED;
 constexpr u32 kSharedBytes = GEMM_SHARED_BYTES;  // dynamic shared memory of a launch
 
 constexpr u32 kNumMulticast = kClusterM * kClusterN;  // CTAs that multicast to each other
@@ -133,6 +136,10 @@ static_assert(kScaled == 0 || kFloat8 || kInt8, "not implemented");
 static_assert(kScaled != 2 || kFloat8, "int32 sums are not promoted");
 static_assert(kOutput != 3 || (kInt8 && kScaled == 0 && !kHasAddend && kBias == 0 && kActivation == 0),
               "int32 results are the sums themselves");
+static_assert(kDivided == NO_GROUPS || !(kSplitK || kHasAddend || kClusterK > 1 || kRegistersA || kNumPlanes > 1 || kBf16x3),
+              "not implemented");
+static_assert(kDivided == NO_GROUPS || kDivided == DEPTH || !(kDivided == ROWS ? kMnMajorA : kMnMajorB),
+              "TMA reads a box from any row on, not from any element of a row on");
 static_assert(!kShifted || (!kTmaStore && kClusterN == 1 && kClusterK == 1), "not implemented");
 static_assert(!kShiftedRows || !kMnMajorA, "not implemented");
 static_assert(!kShiftedColumns || (kInput == TF32_INPUT && kMnMajorA && kRegistersA), "not implemented");

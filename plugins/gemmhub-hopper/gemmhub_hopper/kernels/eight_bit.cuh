@@ -24,8 +24,8 @@ struct SharedScales {
     // Starts to copy those of a block. `number` counts the blocks of all work tiles.
     DEVICE void request(const Params& p, const Place& at, TileContext ctx, int block, u32 number) {
         buffer = ctx.smem + SMEM_SCALES_OFFSET + (2 * ctx.warpgroup + number % 2) * SMEM_SCALES_BYTES;
-        copy_side<64 * kNumFragments>(p.row_scales, buffer, at.row0, p.m, block, at.batch);
-        copy_side<BLOCK_N>(p.column_scales, buffer + 256 * kNumFragments, first_column(at, ctx), p.n, block, at.batch);
+        copy_side<64 * kNumFragments>(p.row_scales, buffer, at.row0, p.m, block, at.group);
+        copy_side<BLOCK_N>(p.column_scales, buffer + 256 * kNumFragments, first_column(at, ctx), p.n, block, at.group);
         copy_commit();
     }
 
@@ -94,9 +94,9 @@ struct LaneScales {
     struct Place {
         u32 rows[kNumFragments][2], columns[2];
         u32 of_first;  // 8-column blocks of the tile before those with the second scale
-        int batch;
+        int group;
 
-        DEVICE Place(const Params& p, const TileCoord& at, TileContext ctx) : batch(at.batch) {
+        DEVICE Place(const Params& p, const TileCoord& at, TileContext ctx) : group(at.group) {
             static_assert(kScaled != 2 || BLOCK_N <= 128 || (BLOCK_N % 32 == 0 && BLOCK_N <= 192),
                           "columns of three scales");
             const int column0 = SharedScales::first_column(at, ctx);
@@ -124,8 +124,8 @@ struct LaneScales {
     }
 
     DEVICE void request(const Params& p, const Place& at, TileContext, int block, u32) {
-        const float* of_rows = p.row_scales.find(0, block, at.batch);
-        const float* of_columns = p.column_scales.find(0, block, at.batch);
+        const float* of_rows = p.row_scales.find(0, block, at.group);
+        const float* of_columns = p.column_scales.find(0, block, at.group);
 #pragma unroll
         for (u32 i = 0; i < 2 * kNumFragments; ++i) rows[i / 2][i % 2] = of_rows[at.rows[i / 2][i % 2]];
         columns[0] = of_columns[at.columns[0]];
@@ -211,8 +211,8 @@ DEVICE void accumulate_float8(Accumulators& acc, const Params& p, const WorkTile
         return;
     }
     // Where D is transposed, the columns are mostly rows of the caller's a, and have a scale each. With split-K and c a thread
-    // has too few registers.
-    constexpr bool possible = !kTransposedD && !(kSplitK && kHasAddend);
+    // has too few registers. Groups of columns begin within a block.
+    constexpr bool possible = !kTransposedD && !(kSplitK && kHasAddend) && kDivided != COLUMNS;
     if (possible && p.column_scales.shift != 0 && p.row_scales.at != nullptr && LaneScales::reach(p))
         accumulate_blocks<LaneScales>(acc, p, work, ctx, pipe, stagger, blocks);
     else

@@ -196,7 +196,7 @@ struct Emulation {
     template <class Sums>
     DEVICE void repair(const Params& p, Sums& sums, const TileCoord& at) const {
         if constexpr (kRepairs && (!kRegistersA || kRescaled))
-            if (p.only_rejected) unscale(p, sums);
+            if (p.redo & ONLY_REJECTED) unscale(p, sums);
         if constexpr (kRepairs) {
 #pragma unroll
             for (u32 i = 0; i < kNumFragments; ++i)
@@ -212,7 +212,6 @@ struct Emulation {
 
     // After the last work tile.
     DEVICE void finish(const Params& p, TileContext ctx) const {
-        if constexpr (kSplitF16Rows) rows.finish(p, ctx);
         if constexpr (kRepairs && (!kSplitPlanesB || kSplitK)) clear_marks(p, ctx.warpgroup);
     }
 };

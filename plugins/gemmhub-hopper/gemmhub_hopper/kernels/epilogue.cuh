@@ -53,23 +53,26 @@ struct EpilogueFragment {
     const void* bias;  // kBias 2: of its first column
     float bias_m[2];   // kBias 1: of its two rows
     float scale_m[2];  // kScaled 1: likewise
-    int batch;
+    int group;
 
     DEVICE EpilogueFragment(const Params& p, const TileCoord& at, int number)
-        : row(at.row + 64 * number), column(at.column), batch(at.batch) {
+        : row(at.row + 64 * number), column(at.column), group(at.group) {
         // Opaque, so that addresses and comparisons of one fragment do not occupy registers until the next one.
-        rows = p.m - row, columns = opaque(p.n - column);
+        rows = at.rows_end(p) - row, columns = opaque(at.columns_end(p) - column);
         c_ld = opaque(p.c_ld), d_ld = opaque(p.d_ld);
         d = at.batch * p.d_batch + (kTransposedD ? column * d_ld + row : row * d_ld + column);
         if constexpr (kHasAddend) {
             const long long first = kTransposedD ? column * c_ld + row : row * c_ld + column;
             c = static_cast<const char*>(p.c) + (kAddendType == 2 ? 4 : 2) * (at.batch * p.c_batch + first);
         }
+        const void* of_group = p.bias;
+        if constexpr (kDivided != NO_GROUPS && kBias != 0)
+            of_group = static_cast<const char*>(p.bias) + (kBiasType == 2 ? 4ll : 2ll) * (group * p.bias_group);
         if constexpr (kBias == 1) {
-            bias_m[0] = rows > 0 ? load_element<kBiasType>(p.bias, row) : 0.0f;
-            bias_m[1] = rows > kRowsApart ? load_element<kBiasType>(p.bias, row + kRowsApart) : 0.0f;
+            bias_m[0] = rows > 0 ? load_element<kBiasType>(of_group, row) : 0.0f;
+            bias_m[1] = rows > kRowsApart ? load_element<kBiasType>(of_group, row + kRowsApart) : 0.0f;
         }
-        if constexpr (kBias == 2) bias = static_cast<const char*>(p.bias) + (kBiasType == 2 ? 4ll : 2ll) * column;
+        if constexpr (kBias == 2) bias = static_cast<const char*>(of_group) + (kBiasType == 2 ? 4ll : 2ll) * column;
         if constexpr (kScaled == 1) {
 #pragma unroll
             for (int h = 0; h < 2; ++h) scale_m[h] = scale(p, p.row_scales, row + kRowsApart * h, p.m);
@@ -79,7 +82,7 @@ struct EpilogueFragment {
     // The scale of a row or column, of which there are `end`; alpha == 0: scales are not read into the result.
     DEVICE float scale(const Params& p, const Scales& scales, int element, int end) const {
         const bool read = scales.at != nullptr && element < end && p.alpha != 0.0f;
-        return read ? *scales.find(element, 0, batch) : 1.0f;
+        return read ? *scales.find(element, 0, group) : 1.0f;
     }
 };
 
@@ -415,6 +418,7 @@ DEVICE void store_rows(const Params& p, u32 box, long long row, int column, int 
 // readers have met the other threads since, when the other buffer was full.
 DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, TileContext ctx, u32& sent) {
     const u32 staging = ctx.smem + SMEM_STORE_OFFSET + ctx.warpgroup * kNumStoreStages * SMEM_STORE_BYTES;
+    const int rows_end = at.rows_end(p), columns_end = at.columns_end(p);
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i) {
         const EpilogueFragment fragment(p, at, i);
@@ -435,19 +439,46 @@ DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, Ti
 #pragma unroll
                 for (u32 box = 0; box < kNumStoreBoxes; ++box) {
                     const int first = m + 64 / kNumStoreBoxes * box;
-                    store_rows(p, address + box * STORE_BOX_BYTES, n, first, p.n - n, p.m - first, at.batch, ctx);
+                    store_rows(p, address + box * STORE_BOX_BYTES, n, first, columns_end - n, rows_end - first, at.batch, ctx);
                 }
             } else {
-                store_rows(p, address, m, n, p.m - m, p.n - n, at.batch, ctx);
+                store_rows(p, address, m, n, rows_end - m, columns_end - n, at.batch, ctx);
             }
         }
     }
+}
+
+// The last tile of a group, where TMA stores the others: TMA would store rows of the next group too.
+DEVICE void store_end_of_group(const Params& p, Results& acc, const TileCoord& at, TileContext ctx) {
+    if (ctx.lane == 0) tma_store_wait_read();  // each of the threads that issue TMA stores, before buffers are filled
+    named_sync(1 + ctx.warpgroup, 128);
+    u32 buffer = 0;
+    store_by_rows(p, acc, at, ctx, buffer);
+    named_sync(1 + ctx.warpgroup, 128);
+}
+
+// Rows (columns) of D behind the last group, which ends at `end`: zeros, stored by the consumers of all CTAs.
+DEVICE void clear_behind_groups(const Params& p, int end, TileContext ctx) {
+    const int row = kDivided == ROWS ? end : 0, column = kDivided == COLUMNS ? end : 0;
+    const int first = kTransposedD ? column : row, last = kTransposedD ? p.n : p.m;     // lines of D
+    const int begin = kTransposedD ? row : column, behind = kTransposedD ? p.m : p.n;  // elements of a line
+    const int warp = (blockIdx.x * kNumConsumers + ctx.warpgroup) * 4 + ctx.warp;
+#pragma unroll 1
+    for (long long line = first + warp; line < last; line += gridDim.x * kNumConsumers * 4)
+#pragma unroll 1
+        for (int i = begin + ctx.lane; i < behind; i += 32) store_element<kStored>(p.d, line * p.d_ld + i, 0.0f);
 }
 
 DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, const TileCoord& at, TileContext ctx,
                        u32& sent) {
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i) multiply_by_alpha(p, acc[i]);
+    if constexpr (kTmaStore && kWalksGroups) {
+        if (!at.inside_group()) {
+            store_end_of_group(p, acc, at, ctx);
+            return;
+        }
+    }
     if constexpr (kTmaStore)
         store_by_tma(p, map, acc, at, ctx, sent);
     else

@@ -209,6 +209,7 @@ struct Quads {
 // What a thread finds out about the operand, and where the CTA's warps put it together.
 struct Findings {
     u32 (&of_warps)[2][kNumThreads / 32];
+    u32* group;  // the word of the marks of the tile's group of rows
     u32 largest = 0;  // bits of the largest finite magnitude of a row
     bool accurate = true;
 
@@ -220,23 +221,27 @@ struct Findings {
         return scale_exponent(fits ? of_row : 0);
     }
 
-    // Notes the largest element. Returns whether another CTA has rejected the operand: then its planes are not used.
+    // Notes the largest element. Returns whether another CTA has rejected the group of rows: then its planes are not used.
     DEVICE bool rejected(const F16Job& job) {
         put(0, largest);
-        const bool marked = threadIdx.x == 0 && (load_word(job.marks) & REJECTED) != 0;
+        const bool marked = threadIdx.x == 0 && (load_word(group) & REJECTED) != 0;
         const bool all = block_or(marked ? 1 : 0) != 0;
         const u32 exponent = largest_of_warps(0) >> 23;  // 0 is for what is unknown
         if (threadIdx.x == 0) raise_to(job.marks + LARGEST_WORD, exponent == 0 ? 1 : exponent);
         return all;
     }
 
-    // Notes the smallest element, and rejects the operand where planes are not accurate.
+    // Notes the smallest element, and rejects the group of rows where planes are not accurate.
     DEVICE void note(const F16Job& job, const SplitError& error) {
         put(1, error.small());
         const bool all = block_or(accurate && error.excess <= 0.0f ? 0 : 1) == 0;
         if (threadIdx.x != 0) return;
-        if (largest_of_warps(1) != 0) raise_to(job.marks + SMALL_WORD, largest_of_warps(1));
-        if (!all) mark(job.marks, REJECTED);
+        const u32 small = largest_of_warps(1);
+        if (small != 0) raise_to(job.marks + SMALL_WORD, small);
+        const u32 bits = all ? small_bits(small) : REJECTED;
+        if (bits == 0) return;
+        mark(job.marks, bits == REJECTED ? REJECTED : SMALL);
+        mark(group, bits);
     }
 
     DEVICE void put(int which, u32 value) {
@@ -312,7 +317,8 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 4) f16_prepass(const __grid_co
         job.scales + (static_cast<long long>(matrix) * job.tiles_k + tile_k) * job.scale_pitch + row0,
         job.to + matrix * kNumPlanes * job.to_plane + (job.mn_major ? k0 * job.to_ld + row0 : row0 * job.to_ld + k0),
     };
-    Findings findings{of_warps};
+    const int groups = (job.rows + GROUP_ROWS - 1) / GROUP_ROWS;
+    Findings findings{of_warps, job.marks + group_word(matrix * groups + row0 / GROUP_ROWS)};
     wait_on_dependent_grids();
     launch_dependent_grids();
     if (!job.quads)

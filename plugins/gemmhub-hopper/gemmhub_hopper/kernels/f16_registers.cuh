@@ -8,9 +8,10 @@
 //
 //   turn[w]  4 arrivals, one of each warp of the other consumer, when it has issued the wgmmas of a span.
 //
-// Whether planes represent A accurately enough is known when all of it has been split. Where they do not, A is marked as rejected,
-// and the product by bfloat16 planes that is launched after this one computes every result again. Without split-K the
-// producer reads the mark and ends the CTA early: stop[s] is a word for each stage, which it sets instead of loading the stage.
+// Whether planes represent the rows of a tile accurately enough is known when all of them have been split. Where they do not,
+// their group is marked as rejected, and the product by bfloat16 planes that is launched after this one computes its tiles
+// again, or with many rejected groups every tile (rejected_tiles.cuh). Without split-K the producer then ends the CTA early:
+// stop[s] is a word for each stage, which it sets instead of loading the stage.
 #pragma once
 #include "f16_emulation.cuh"
 #include "fragments.cuh"
@@ -26,15 +27,15 @@ DEVICE void init_turns(u32 smem) {
     for (u32 stage = 0; kSplitF16Rows && stage < kNumStages; ++stage) store_shared(smem + SMEM_STOP_OFFSET + 4 * stage, 0);
 }
 
-// The producer's early exit: the CTA ends once A has been rejected.
+// The producer's early exit: the CTA ends once too many groups of rows have been rejected.
 struct EarlyExit {
-    u32 marks = 0;  // loaded a scale group ago: they have arrived
+    u32 count = 0;  // of them, loaded a scale group ago: it has arrived
 
     // When the stage is empty. Returns whether the CTA ends here. A span may have another stage, which is passed on empty, too.
     DEVICE bool taken(const Params& p, u32 smem, Pipeline& pipe, int block) {
         if (!kEarlyExit || block % SCALE_GROUP_BLOCKS != 0) return false;
-        if ((marks & REJECTED) == 0) {
-            marks = load_word(p.a_marks);
+        if (!many_rejected(p, count)) {
+            count = load_word(p.a_marks + REJECTED_WORD);
             return false;
         }
         store_shared(smem + SMEM_STOP_OFFSET + 4 * pipe.stage, 1);
@@ -142,29 +143,39 @@ struct RowSplitter {
         if (scaled < smallest) smallest = scaled;
     }
 
-    // Rejects A where elements of this warp are out of the range that float16 planes represent accurately.
-    DEVICE void check_range(const Params& p, TileContext ctx) const {
+    // The word of the marks of this warpgroup's rows.
+    DEVICE static u32* group(const Params& p, const WorkTile& work, TileContext ctx) {
+        return a_word(p, TileCoord(work, ctx).row0, work.batch);
+    }
+
+    // Rejects the tile's rows where elements of this warp are out of the range that float16 planes represent accurately.
+    DEVICE void check_range(const Params& p, const WorkTile& work, TileContext ctx) const {
         const bool in_range = largest < power_of_two(LARGEST_EXPONENT + 1) && smallest >= 2 * __float_as_uint(p.min_scaled) - 1;
-        if (warp_or(in_range ? 0 : 1) != 0 && ctx.lane == 0) mark(p.a_marks, REJECTED);
+        if (warp_or(in_range ? 0 : 1) == 0 || ctx.lane != 0) return;
+        mark(p.a_marks, REJECTED);
+        if (mark_first(group(p, work, ctx), REJECTED)) count_up(p.a_marks + REJECTED_WORD);
     }
 
     // The exponent of the largest element, by which A is scaled if it is rejected. Where CTAs may end early it is that of each CTA's
     // first span, which is always read: what else is read depends on time, and bits must not. Larger elements have room.
     DEVICE void publish_largest(const Params& p, TileContext ctx) const {
-        raise(p.a_marks + LARGEST_WORD, largest < infinity() ? __float_as_uint(largest) >> 23 : 0, ctx);
+        const u32 exponent = largest_of_lanes<32>(largest < infinity() ? __float_as_uint(largest) >> 23 : 0);
+        if (ctx.lane == 0 && exponent != 0) raise_to(p.a_marks + LARGEST_WORD, exponent);
     }
 
-    // After the last work tile: what rejected() and split_exponent() need to know of A.
-    DEVICE void finish(const Params& p, TileContext ctx) const {
+    // At the end of a tile: what rejected() and split_exponent() need to know of its rows.
+    DEVICE void finish(const Params& p, const WorkTile& work, TileContext ctx) {
+        check_range(p, work, ctx);
         SplitError error;
         if (smallest != NONE) error.smallest = fminf(error.smallest, __uint_as_float((smallest + 1) / 2));
         if constexpr (!kEarlyExit) publish_largest(p, ctx);
-        raise(p.a_marks + SMALL_WORD, error.small(), ctx);
-    }
-
-    DEVICE static void raise(u32* word, u32 value, TileContext ctx) {
-        value = largest_of_lanes<32>(value);
-        if (ctx.lane == 0 && value != 0) raise_to(word, value);
+        const u32 small = largest_of_lanes<32>(error.small());
+        if (ctx.lane == 0 && small != 0) {
+            raise_to(p.a_marks + SMALL_WORD, small);
+            mark(p.a_marks, SMALL);
+            mark(group(p, work, ctx), small_bits(small));
+        }
+        smallest = NONE, largest = 0.0f;
     }
 };
 
@@ -211,9 +222,9 @@ DEVICE bool accumulate_f16_rows(Accumulators& acc, const Params& p, const WorkTi
         if (rows.two) ctx.release(rows.stages[1]);
         promote_scaled(acc, leading, cross, scales, ctx, rows.scale);
         if (kEarlyExit && fresh && splitter.scale_groups == 1) splitter.publish_largest(p, ctx);
-        if (kEarlyExit && group % CHECKED_GROUPS == 0 && fresh) splitter.check_range(p, ctx);
+        if (kEarlyExit && group % CHECKED_GROUPS == 0 && fresh) splitter.check_range(p, work, ctx);
         block += rows.two ? 2 : 1;
     }
-    splitter.check_range(p, ctx);
+    splitter.finish(p, work, ctx);
     return true;
 }

@@ -4,11 +4,13 @@
 // other variants do besides is in headers, whose functions are empty where a variant does not need them:
 //
 //     emulation.cuh    float32, as products of bfloat16 planes; f16_emulation.cuh of float16 planes, f16_registers.cuh of
-//                      such planes of A that consumers make; bf16x3.cuh to 16 bits by two planes of bfloat16
+//                      such planes of A that consumers make; rejected_tiles.cuh decides between both for each tile;
+//                      bf16x3.cuh to 16 bits by two planes of bfloat16
 //     eight_bit.cuh    8-bit operands, with quantization scales
 //     split_k.cuh      K split among CTAs that add through global memory
 //     cluster.cuh      CTAs of a cluster that share K; tma_load.cuh those that multicast operands
 //     pingpong.cuh     two consumers that compute different tiles
+//     group_cursor.cuh groups of rows, each multiplied by a matrix of its own; their ends are on the device
 //     fragments.cuh    A through registers; shifted_rows.cuh A in rows that TMA cannot take as they are
 //
 // A variant is a set of constants (config.cuh). A CTA has one producer warpgroup and kNumConsumers consumer warpgroups:
@@ -47,15 +49,21 @@
 #include "tma_load.cuh"
 
 // By one thread; `work` is its first work tile.
-DEVICE void produce(const Params& p, const OperandMaps& maps, u32 smem, u32 cta_rank, WorkTile work) {
+DEVICE void produce(const Params& p, const OperandMaps& maps, u32 smem, u32 cta_rank, WorkTile work, LeftTiles left) {
     const Multicast multicast(cta_rank);
     Pipeline pipe;
     EarlyExit early_exit;
+    GroupCursor cursor(p);
     const int clusters = gridDim.x / kClusterSize;
-    for (int index = blockIdx.x / kClusterSize; index < p.schedule.work_tiles; index += clusters) {
-        if (index >= clusters) work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(cta_rank));
-        const int m = (work.m_tile * kClusterM + rank_m(cta_rank)) * BLOCK_M;
-        const int n = (work.n_tile * kClusterN + rank_n(cta_rank)) * BLOCK_N;
+    for (int index = blockIdx.x / kClusterSize; kWalksGroups || index < p.schedule.work_tiles; index += clusters) {
+        if constexpr (kWalksGroups) {
+            if (!cursor.find(p, index, work)) break;
+        } else {
+            if (index >= clusters) work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(cta_rank));
+            cursor.take_depth(p, work);
+            if (left.has(p, work)) continue;
+        }
+        const int m = tile_row(work, cta_rank), n = tile_column(work, cta_rank);
 #pragma unroll 1
         for (int block = 0; block < kNumProducts * work.k_blocks; ++block) {
             const u32 full = smem + SMEM_FULL_OFFSET + 8 * pipe.stage;
@@ -71,7 +79,7 @@ DEVICE void produce(const Params& p, const OperandMaps& maps, u32 smem, u32 cta_
 }
 
 // By a consumer warpgroup.
-DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_rank, u32 warpgroup) {
+DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_rank, u32 warpgroup, LeftTiles left) {
     const u32 lane = lane_id(), warp = warp_id() % 4;
     const TileContext ctx = {smem, cta_rank, warpgroup, warp, lane};
 
@@ -80,8 +88,17 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
     u32 sent = 0;  // staging buffers that were stored
     const RegisterLoader loader(p, ctx.warp, ctx.lane);
     Emulation emulation(p);
-    for (int index = blockIdx.x / kClusterSize; index < p.schedule.work_tiles; index += gridDim.x / kClusterSize) {
-        const WorkTile work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(ctx.cta_rank));
+    GroupCursor cursor(p);
+    for (int index = blockIdx.x / kClusterSize; kWalksGroups || index < p.schedule.work_tiles;
+         index += gridDim.x / kClusterSize) {
+        WorkTile work;
+        if constexpr (kWalksGroups) {
+            if (!cursor.find(p, index, work)) break;
+        } else {
+            work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(ctx.cta_rank));
+            cursor.take_depth(p, work);
+            if (left.has(p, work)) continue;
+        }
         if (!order.next_is_mine()) {
             pipe.skip(kNumProducts * work.k_blocks);
             continue;
@@ -104,6 +121,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
         store_tile(p, map_d, sums, at, ctx, sent);
     }
     emulation.finish(p, ctx);
+    if constexpr (kWalksGroups) clear_behind_groups(p, cursor.end, ctx);
     // Shared memory must outlive the TMA stores that read it.
     if (kTmaStore && ctx.lane == 0) tma_store_wait_all();
 }
@@ -130,20 +148,23 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
         barrier_init_fence();
     }
     sync_new_barriers();
-    const WorkTile first = work_tile_at<kClusterK, kSplitK>(p.schedule, blockIdx.x / kClusterSize, rank_k(cta_rank));
+    WorkTile first;  // of groups it is known only where their ends are
+    if constexpr (!kWalksGroups)
+        first = work_tile_at<kClusterK, kSplitK>(p.schedule, blockIdx.x / kClusterSize, rank_k(cta_rank));
     if (p.next == STARTED) launch_dependent_grids();
     wait_on_dependent_grids();  // what is above is done while the kernel before this one ends
-    if (computed_elsewhere(p)) return;
+    const LeftTiles left(p);
+    if (left.all) return;
 
     const u32 warpgroup = warp_id() / 4;
     if (warpgroup == 0) {
         // 384 threads start with 168 registers each: 128 * 40 + 256 * 232 are as many.
         if constexpr (kNumConsumers > 1) warpgroup_reg_dealloc<40>();
-        if (warp_id() == 0 && elect_one()) produce(p, {&map_a, &map_b, &map_d}, smem, cta_rank, first);
+        if (warp_id() == 0 && elect_one()) produce(p, {&map_a, &map_b, &map_d}, smem, cta_rank, first, left);
         join_cluster_barriers();
     } else {
         if constexpr (kNumConsumers > 1) warpgroup_reg_alloc<232>();
-        consume(p, &map_d, smem, cta_rank, warpgroup - 1);
+        consume(p, &map_d, smem, cta_rank, warpgroup - 1, left);
     }
     leave_cluster();
 }

@@ -6,17 +6,22 @@
 #pragma once
 #include "eight_bit.cuh"
 #include "emulation.cuh"
+#include "group_depth.cuh"
 #include "pingpong.cuh"
 #include "shifted_rows.cuh"
 #include "bf16x3.cuh"
 
 using RegisterLoader = Select<kShiftedRows, ShiftedLoader, Select<kShiftedColumns, ShiftedColumnsLoader, Tf32Loader>>;
 
-// Blocks [begin, end) of a work tile. `before`: the stage that wgmmas which may still run read.
-DEVICE void accumulate_blocks(Accumulators& acc, int begin, int end, TileContext ctx, Pipeline& pipe, u32& before) {
+// Blocks [begin, end) of a work tile. `before`: the stage that wgmmas which may still run read. `depth`: with groups of elements
+// of K, those that the last block has.
+DEVICE void accumulate_blocks(Accumulators& acc, int begin, int end, TileContext ctx, Pipeline& pipe, u32& before,
+                              int depth = BLOCK_K) {
     for (int block = begin; block < end; ++block) {
         barrier_wait(ctx.full_barrier(pipe.stage), pipe.parity);
         const u32 stage = ctx.stage_address(pipe.stage);
+        if (kDivided == DEPTH && block + 1 == end && depth < static_cast<int>(BLOCK_K))
+            clear_behind_depth(ctx, stage, depth);
         const u64 a = make_smem_desc(kMnMajorA, stage + ctx.tile_part() * kNumFragments * FRAGMENT_BYTES);
         const u64 b = make_smem_desc(kWgmmaMnMajorB, stage + SMEM_B_OFFSET);
         wgmma_fence();
@@ -48,7 +53,7 @@ DEVICE void accumulate_shared(Accumulators& acc, const WorkTile& work, TileConte
         pin_all(acc);
         cleared.clear(acc);
     }
-    accumulate_blocks(acc, SMALL * work.k_blocks, kNumProducts * work.k_blocks, ctx, pipe, before);
+    accumulate_blocks(acc, SMALL * work.k_blocks, kNumProducts * work.k_blocks, ctx, pipe, before, last_depth(work));
     order.arrive(ctx.lane);
     wgmma_wait<0>();
     pin_all(acc);

@@ -14,7 +14,7 @@ struct Divisor {
 // take about 600 cycles: so the host passes divisors as factors. gemmhub_hopper has the same structures in Python.
 struct TileSchedule {
     int work_tiles;                        // tiles_m * tiles_n * splits * matrices of the batch
-    int tiles_m, tiles_n;                  // cluster tiles of one matrix
+    int tiles_m, tiles_n;                  // cluster tiles of one matrix; of groups: along the divided dimension, and across
     int splits;                            // of K
     int group;                             // rows of cluster tiles in a group
     int k_blocks_per_split;                // blocks of BLOCK_K in the shorter splits; at least 1
@@ -22,6 +22,10 @@ struct TileSchedule {
     Divisor tiles, splits_divisor;         // tiles of a matrix; splits
     Divisor group_tiles, rows, last_rows;  // tiles of a group, its rows, and the rows of the last group
 };
+
+// Bits of Params::redo: a product by bfloat16 planes that computes only what float16 planes reject; and that each tile is
+// rejected for itself (rejected_tiles.cuh), where else one group of rows rejects the whole product.
+constexpr int ONLY_REJECTED = 1, BY_TILES = 2;
 
 struct Params {
     int m, n;
@@ -59,8 +63,14 @@ struct Params {
     int a_source, b_source;          // source_element.cuh
     int small_limit;                   // of rejected()
     float min_scaled;  // the smallest scaled element that planes represent accurately, where A is split in registers
-    int only_rejected;  // a product by bfloat16 planes: computed only where an operand was rejected, else nothing is done
+    int redo;          // bits: ONLY_REJECTED, BY_TILES
 
     Scales row_scales, column_scales;  // 8-bit operands: of A and of B
+
+    // Grouped products (group_cursor.cuh): the end of each group along the dimension that they divide.
+    const int* ends;
+    long long bias_group;  // elements from the bias of one group to that of the next; 0 where all share one
+    int groups;
+    int unused;
 };
-static_assert(sizeof(Params) == 416, "launch.py has the same structure");
+static_assert(sizeof(Params) == 440, "launch.py has the same structure");

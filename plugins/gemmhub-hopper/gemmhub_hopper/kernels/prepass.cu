@@ -43,8 +43,9 @@ struct PrepassParams {
     int first_is;  // the first job's operand: 0 A, 1 B
     int tiles;     // of all jobs
     int limit;     // of rejected()
+    int spans[2];  // rows of A (B) in a tile of the kernel that computes rejected tiles only; 0 where it computes all
 };
-static_assert(sizeof(PrepassParams) == 248, "prepass.py has the same structure");
+static_assert(sizeof(PrepassParams) == 256, "prepass.py has the same structure");
 
 struct alignas(sizeof(Element) * 4) Four {
     Element x[4];
@@ -118,11 +119,31 @@ DEVICE void store_one(const Job& job, long long at, Element value, const Rescali
     }
 }
 
+// Whether the kernel reads rows [row, row + count) of an operand: one of its tiles that has some of them may have a rejected cell.
+// So has one of each row where the other operand has a rejected group.
+DEVICE bool needed(const PrepassParams& p, bool second, int row, int count, int rows, long long matrix) {
+    const bool is_b = p.first_is != static_cast<int>(second);
+    const int span = p.spans[is_b];
+    const u32 *own = is_b ? p.b_marks : p.a_marks, *other = is_b ? p.a_marks : p.b_marks;
+    if (span == 0 || row >= rows || (load_word(other) & REJECTED)) return true;
+    const int end = (row + count + span - 1) / span * span, first = matrix * ((rows + GROUP_ROWS - 1) / GROUP_ROWS);
+    for (int group = row / span * span / GROUP_ROWS; group * GROUP_ROWS < (end < rows ? end : rows); ++group) {
+        const u32 word = load_word(own + group_word(first + group));
+        if ((word & REJECTED) || static_cast<int>(__popc(word >> SMALL_BIT) + load_word(other + SMALL_WORD)) > p.limit) return true;
+    }
+    return false;
+}
+
 // Tile number `index` of a job.
-DEVICE void copy_tile(const Job& job, int index, const Rescaling& how, Element (&tile)[BLOCK_SLOW][FAR]) {
+DEVICE void copy_tile(const PrepassParams& p, bool second, int index, const Rescaling& how, Element (&tile)[BLOCK_SLOW][FAR]) {
+    const Job& job = p.jobs[second];
     const int tiles = job.tiles_fast * job.tiles_slow, matrix = index / tiles, in_matrix = index - matrix * tiles;
     const int tile_slow = in_matrix / job.tiles_fast, tile_fast = in_matrix - tile_slow * job.tiles_fast;
     const int fast0 = tile_fast * BLOCK_FAST, slow0 = tile_slow * BLOCK_SLOW;
+    if (kFormat == 0 && p.a_marks != nullptr) {
+        const bool slow = job.rows_slow;
+        if (!needed(p, second, slow ? slow0 : fast0, slow ? BLOCK_SLOW : BLOCK_FAST, slow ? job.slow : job.fast, matrix)) return;
+    }
     const long long to = matrix * kNumPlanes * job.to_plane;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 marks = 0;
@@ -172,6 +193,6 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads) prepass(const __grid_constant_
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const bool second = index >= p.first_tiles;
         if (index >= static_cast<int>(gridDim.x)) block_sync();  // all have read the tile before
-        copy_tile(p.jobs[second], index - (second ? p.first_tiles : 0), rescaling(p, second), tile);
+        copy_tile(p, second, index - (second ? p.first_tiles : 0), rescaling(p, second), tile);
     }
 }

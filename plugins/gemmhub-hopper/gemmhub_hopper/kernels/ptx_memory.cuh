@@ -226,6 +226,9 @@ DEVICE void mark(u32* word, u32 bits) {
     if ((load_word(word) & bits) != bits) atomicOr(word, bits);
 }
 
+// Sets a bit of such a word. Returns whether this thread is the first one.
+DEVICE bool mark_first(u32* word, u32 bit) { return (load_word(word) & bit) == 0 && (atomicOr(word, bit) & bit) == 0; }
+
 // Raises a word that many CTAs raise.
 DEVICE void raise_to(u32* word, u32 value) {
     if (load_word(word) < value) atomicMax(word, value);

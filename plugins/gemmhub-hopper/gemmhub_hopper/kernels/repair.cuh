@@ -26,21 +26,11 @@
 #pragma once
 #include "source_element.cuh"
 #include "epilogue.cuh"
-#include "split_planes.cuh"
+#include "rejected_tiles.cuh"
 
 DEVICE bool suspect(float sum) { return !(fabsf(sum) < 1.7e38f); }  // 2^127
 
 DEVICE bool cross(u32 a, u32 b) { return ((a & LOSSY) && (b & LARGE)) || ((a & LARGE) && (b & LOSSY)); }
-
-DEVICE u32* a_word(const Params& p, int row, int batch) {
-    const u32 groups = (p.m + GROUP_ROWS - 1) / GROUP_ROWS;
-    return p.a_marks + group_word(batch * p.a_step * groups + row / GROUP_ROWS);
-}
-
-DEVICE u32* b_word(const Params& p, int column, int batch) {
-    const u32 groups = (p.n + GROUP_ROWS - 1) / GROUP_ROWS;
-    return p.b_marks + group_word(batch * p.b_step * groups + column / GROUP_ROWS);
-}
 
 // Whether an element's row and column have marks that meet. `a`: the marks of this warp's rows, where it knows them.
 DEVICE bool marked(const Params& p, int row, int column, int batch, u32 a) {

@@ -12,15 +12,21 @@
 constexpr u32 LOSSY = 1, LARGE = 2;  // marks
 constexpr u32 REJECTED = 4;          // of an operand, by f16_prepass.cu or f16_registers.cuh: bfloat16 planes multiply it
 constexpr u32 NOT_FINITE = 8;        // by the pre-pass: infinities, NaNs; not LARGE, as sums show where they are
+// By f16_prepass.cu, of elements below float16's normal numbers: of an operand SMALL; of a group as many bits from SMALL_BIT
+// on as the smallest has powers of two below. Where these are more than LEAST_SMALL the group is rejected.
+constexpr u32 SMALL = 16, SMALL_BIT = 8, LEAST_SMALL = 32 - SMALL_BIT;
+DEVICE u32 small_bits(u32 small) {
+    return small > LEAST_SMALL ? REJECTED : ((1u << SMALL_BIT) << small) - (1u << SMALL_BIT);
+}
 constexpr float LARGE_FROM = 256.0f;
 // Marks are kept for groups of rows of A (columns of B): word 0 has those of all groups, 1.. those of group g at
-// 1 + g % (MARKS - 3). f16_prepass.cu and f16_registers.cuh write the last two: the exponent, biased by 127, of the largest
+// 1 + g % (MARKS - 4). f16_prepass.cu and f16_registers.cuh write the last two: the exponent, biased by 127, of the largest
 // finite element that they looked at, 0 if none is known; and of the smallest scaled one that is not 0, how far its exponent is
-// below that of float16's normal numbers.
-constexpr u32 MARKS = 2048, LARGEST_WORD = MARKS - 1, SMALL_WORD = MARKS - 2;
+// below that of float16's normal numbers. f16_registers.cuh counts the groups' words that it has marked as rejected.
+constexpr u32 MARKS = 2048, LARGEST_WORD = MARKS - 1, SMALL_WORD = MARKS - 2, REJECTED_WORD = MARKS - 3;
 constexpr int GROUP_ROWS = 128;
 
-DEVICE u32 group_word(u32 group) { return 1 + group % (MARKS - 3); }
+DEVICE u32 group_word(u32 group) { return 1 + group % (MARKS - 4); }
 
 DEVICE float power_of_two(int exponent) { return __uint_as_float(static_cast<u32>(exponent + 127) << 23); }
 
@@ -35,6 +41,11 @@ DEVICE bool rejected(const u32* marks, int limit) {
 DEVICE bool rejected(const u32* a_marks, const u32* b_marks, int limit) {
     if ((load_word(a_marks) | load_word(b_marks)) & REJECTED) return true;
     return static_cast<int>(load_word(a_marks + SMALL_WORD) + load_word(b_marks + SMALL_WORD)) > limit;
+}
+
+// Whether the split of a group of rows or of one of columns into float16 planes was rejected, by their words.
+DEVICE bool rejected_groups(u32 a, u32 b, int limit) {
+    return ((a | b) & REJECTED) || static_cast<int>(__popc(a >> SMALL_BIT) + __popc(b >> SMALL_BIT)) > limit;
 }
 
 // An operand that was rejected is scaled before it is split, by this power of two: its largest elements come near 2^40, so

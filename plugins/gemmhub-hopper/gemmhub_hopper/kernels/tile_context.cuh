@@ -3,7 +3,7 @@
 #pragma once
 #include "pipeline.cuh"
 #include "smem_layout.cuh"
-#include "tile_scheduler.cuh"
+#include "group_cursor.cuh"
 
 using Pipeline = PipelineState<kNumStages>;
 
@@ -50,18 +50,42 @@ DEVICE u32 fragment_row(u32 warp, u32 lane) {
     return kShiftedRows ? shifted_row(row) : row;
 }
 
+// First row and column of a CTA's tile, in A and B as in D.
+DEVICE int tile_row(const WorkTile& work, u32 rank) {
+    if constexpr (kDivided == ROWS) return work.begin + rank_m(rank) * BLOCK_M;
+    return (work.m_tile * kClusterM + rank_m(rank)) * BLOCK_M;
+}
+DEVICE int tile_column(const WorkTile& work, u32 rank) {
+    if constexpr (kDivided == COLUMNS) return work.begin + rank_n(rank) * BLOCK_N;
+    return (work.n_tile * kClusterN + rank_n(rank)) * BLOCK_N;
+}
+
 // Coordinates in D of a consumer warpgroup's rows of a tile, and of this thread's first element.
 struct TileCoord {
     int row;            // this thread's first row in the first fragment of 64 rows
     int column;         // its first column
     int row0, column0;  // the warpgroup's first row and column
-    int batch;
+    int batch;  // matrix of D
+    int group;  // of bias and quantization scales: the batch, or the group
+    int end;    // of the group's rows or columns, with kWalksGroups
 
     DEVICE TileCoord(const WorkTile& work, TileContext ctx) {
-        row0 = (work.m_tile * kClusterM + rank_m(ctx.cta_rank)) * BLOCK_M + ctx.tile_part() * kNumFragments * 64;
-        column0 = (work.n_tile * kClusterN + rank_n(ctx.cta_rank)) * BLOCK_N + rank_k(ctx.cta_rank) * OUT_N;
+        row0 = tile_row(work, ctx.cta_rank) + ctx.tile_part() * kNumFragments * 64;
+        column0 = tile_column(work, ctx.cta_rank) + rank_k(ctx.cta_rank) * OUT_N;
         row = row0 + fragment_row(ctx.warp, ctx.lane);
         column = column0 + 2 * (ctx.lane % 4);
-        batch = work.batch;
+        batch = kWalksGroups ? 0 : work.batch;
+        group = work.batch;
+        end = kWalksGroups ? work.end : 0;
+    }
+
+    // Where the rows and columns of D end that the tile may write.
+    DEVICE int rows_end(const Params& p) const { return kDivided == ROWS ? end : p.m; }
+    DEVICE int columns_end(const Params& p) const { return kDivided == COLUMNS ? end : p.n; }
+
+    // Whether all of the warpgroup's part of the tile belongs to its group.
+    DEVICE bool inside_group() const {
+        const int behind = kDivided == ROWS ? row0 + 64 * static_cast<int>(kNumFragments) : column0 + static_cast<int>(BLOCK_N);
+        return !kWalksGroups || behind <= end;
     }
 };

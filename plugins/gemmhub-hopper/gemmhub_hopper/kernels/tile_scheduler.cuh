@@ -13,7 +13,9 @@ struct WorkTile {
     int split;
     int batch;
     int first_k_block;
-    int k_blocks;  // at least 1
+    int k_blocks;  // at least 1, but for a group without elements of K
+    // Grouped products: the tile's first row (column, element of K) in the whole operand, and the end of its group.
+    int begin, end;
 };
 
 // x / by, for 0 <= x < 2^31.

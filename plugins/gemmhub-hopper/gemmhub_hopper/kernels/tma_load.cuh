@@ -24,17 +24,17 @@ struct Multicast {
     }
 };
 
-// One operand's tile: `rows` elements of `size` bytes along M (N) from `first` on, and block `k_block` of K. `parts` CTAs,
-// those in the bit mask `receivers`, share it; this CTA loads part number `part` for all of them.
+// One operand's tile: `rows` elements of `size` bytes along M (N) from `first` on, and a stage's elements along K from `k` on.
+// `parts` CTAs, those in the bit mask `receivers`, share it; this CTA loads part number `part` for all of them.
 template <bool mn_major, u32 rows, u32 size, u32 parts>
-DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k_block, int z, u32 barrier, u32 part,
+DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k, int z, u32 barrier, u32 part,
                       u32 receivers) {
     if constexpr (mn_major) {
         constexpr u32 wide = MN_ROW_BYTES / size, deep = BLOCK_K / parts;  // elements of a box along M (N) and K
 #pragma unroll
         for (u32 box = 0; box < (rows + wide - 1) / wide; ++box) {
             const u32 address = to + (box * BLOCK_K + part * deep) * MN_ROW_BYTES;
-            const int x = first + wide * box, y = k_block * BLOCK_K + part * deep;
+            const int x = first + wide * box, y = k + part * deep;
             if constexpr (parts > 1)
                 tma_load_multicast(address, map, x, y, z, barrier, receivers);
             else
@@ -43,7 +43,7 @@ DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k_block, int 
     } else {
         constexpr u32 high = rows / parts;
         const u32 address = to + part * high * BLOCK_K * size;
-        const int x = k_block * BLOCK_K, y = first + part * high;
+        const int x = k, y = first + part * high;
         if constexpr (parts > 1)
             tma_load_multicast(address, map, x, y, z, barrier, receivers);
         else
@@ -86,21 +86,23 @@ DEVICE void load_stage(const Params& p, const OperandMaps& maps, u32 stage, int 
                        u32 barrier, const Multicast& to) {
     constexpr int PLANES_A = kBf16x3 ? kStoredPlanes : kNumPlanesA, PLANES_B = kBf16x3 ? kStoredPlanes : kNumPlanesB;
     const PlaneProduct product = plane_product_of(block, work);
+    const int begin = kDivided == DEPTH ? work.begin : 0;
     const int matrix_a = work.batch * p.a_step, matrix_b = work.batch * p.b_step;
 #pragma unroll 1  // the producer has 40 registers
     for (u32 plane = 0; plane < kNumPlanes; ++plane) {
-        const int k = (product.k_block + p.a_block) * static_cast<int>(BLOCK_K);
+        const int k = begin + (product.k_block + p.a_block) * static_cast<int>(BLOCK_K);
+        const int k_of_b = begin + (product.k_block + p.b_block) * static_cast<int>(BLOCK_K);
         if constexpr (kShiftedRows)
             load_shifted_rows(p, maps, stage, m, k, matrix_a, barrier);
         else if constexpr (kShiftedColumns)
             load_shifted_columns(p, maps, stage, m, k, matrix_a, barrier);
         else if (plane < kNumPlanesA)
             load_tile<kMnMajorA, BLOCK_M, kElementBytesA, kClusterN>(
-                maps.a, stage + plane * SMEM_A_BYTES, m, product.k_block + p.a_block,
+                maps.a, stage + plane * SMEM_A_BYTES, m, k,
                 matrix_a * PLANES_A + plane + product.a_plane, barrier, rank_n(to.cta_rank), to.mask_a);
         if (plane < kNumPlanesB)
             load_tile<kMnMajorB, BLOCK_N, kElementBytesB, kClusterM>(
-                maps.b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, product.k_block + p.b_block,
+                maps.b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, k_of_b,
                 matrix_b * PLANES_B + plane + product.b_plane, barrier, rank_m(to.cta_rank), to.mask_b);
     }
 }

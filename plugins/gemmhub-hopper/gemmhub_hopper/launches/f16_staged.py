@@ -16,10 +16,23 @@ from gemmhub_hopper.lowering import f16_planes
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.variants.config import Variant
 
+GROUP_ROWS = 128
+"""Rows of a, or columns of b, that share their marks (kernels/split_planes.cuh)."""
 _JOBS = tuple(
     (f16_planes.Parameters.jobs.offset + i * ctypes.sizeof(f16_planes.Job)) // 8 for i in range(2)
 )  # fmt: skip
 """The indices of the words of each job's source address; its ``to``, ``marks`` and ``scales`` follow."""
+
+
+def by_tiles(choice: Choice, fallback: Choice, passes: KPasses) -> bool:
+    """Return whether each tile takes the scheme that its own rows and columns allow; else all take the same one.
+
+    Both kernels may store an element, so where they add c, or sums of K passes before, their tiles must be parts of
+    one cell of the marks (kernels/rejected_tiles.cuh).
+    """
+    shapes = choice.shape, fallback.shape
+    parts = all(GROUP_ROWS % (x.m * x.cluster_m) == GROUP_ROWS % (x.n * x.cluster_n) == 0 for x in shapes)
+    return parts or (passes.count == 1 and choice.lowering.form.addend is None)
 
 
 class F16Staged(Staged):
@@ -29,11 +42,11 @@ class F16Staged(Staged):
 
     def __init__(
         self, gpu: Gpu, card: Occupancy, choice: Choice, kernel: Callable[[Variant], int], f16_prepass: int,
-        workspace: Scratch, limit: int, passes: KPasses, fallback: Staged,
+        workspace: Scratch, limit: int, passes: KPasses, fallback: Staged, redo: int,
     ) -> None:  # fmt: skip
-        """``fallback``: the same product by bfloat16 planes, in the same K passes."""
+        """``fallback``: the same product by bfloat16 planes, in the same K passes. ``redo``: :data:`BY_TILES`, or 0."""
         self._fallback, self._by_rows = fallback, choice.lowering.form.registers_a
-        super().__init__(gpu, card, choice, kernel, f16_prepass, workspace, limit, passes)
+        super().__init__(gpu, card, choice, kernel, f16_prepass, workspace, limit, passes, redo)
         self._scales = {
             side.name: (side.copy or 0) + f16_planes.scales_offset(self._planes(side.access)) for side in self._copied
         }

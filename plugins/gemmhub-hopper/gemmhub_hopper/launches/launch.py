@@ -31,6 +31,8 @@ from gemmhub_hopper.variants.config import Variant
 
 _RECOMPUTED = 3
 """K up to which every element of a product of split operands is recomputed by ordinary instructions (repair.cuh)."""
+ONLY_REJECTED, BY_TILES = 1, 2
+"""Bits of ``redo`` of kernels/params.cuh: a product by bfloat16 planes of what float16 planes reject; by tiles."""
 _STREAMED = 200 * 2**20
 """Bytes of results above which L2 should keep the operands (benchmarks/results/h200/hopper_ab_streamed.txt)."""
 _SHORT = 8
@@ -55,8 +57,9 @@ class Params(ctypes.Structure):
             "a_scale_pitch", "b_scale_pitch", "scale_groups", "a_source", "b_source", "small_limit",
         )),
         ("min_scaled", c_float),
-        ("only_rejected", c_int),
-        ("row_scales", Scales), ("column_scales", Scales),
+        ("redo", c_int),
+        ("row_scales", Scales), ("column_scales", Scales), ("ends", c_uint64), ("bias_group", c_int64),
+        ("groups", c_int), ("unused", c_int),
     )  # fmt: skip
 
 
@@ -71,10 +74,10 @@ class Arguments(ctypes.Structure):
     )
 
 
-def params(choice: Choice, k: int, card: Occupancy, only_rejected: bool = False) -> Params:
+def params(choice: Choice, k: int, card: Occupancy, redo: int = 0) -> Params:
     """Return the parameters of a K pass with ``k`` elements, without the addresses and scalars of a call.
 
-    ``only_rejected``: only operands that float16 planes do not hold are multiplied.
+    ``redo``: bits of :data:`ONLY_REJECTED` and :data:`BY_TILES`.
     """
     lowering, shape = choice.lowering, choice.shape
     k_blocks = -(-k // lowering.form.block_k)
@@ -86,11 +89,12 @@ def params(choice: Choice, k: int, card: Occupancy, only_rejected: bool = False)
         streamed=streamed(lowering), a_step=lowering.a.step, b_step=lowering.b.step, pairs=lowering.pairs,
         alpha=1.0, beta=0.0, d_ld=lowering.d_ld, d_batch=lowering.d_batch, c_ld=lowering.c_ld,
         c_batch=lowering.c_batch, k=k, all=lowering.k <= _RECOMPUTED,
-        kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card, only_rejected),
+        kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card, bool(redo & ONLY_REJECTED)),
         a_scale_pitch=f16_planes.scale_pitch(lowering.a.rows), b_scale_pitch=f16_planes.scale_pitch(lowering.b.rows),
         small_limit=f16_planes.small_limit(lowering.k), min_scaled=f16_planes.min_scaled(lowering.k),
         scale_groups=f16_planes.groups(k),
-        a_source=lowering.a.source_format, b_source=lowering.b.source_format, only_rejected=only_rejected,
+        a_source=lowering.a.source_format, b_source=lowering.b.source_format, redo=redo,
+        groups=lowering.groups, bias_group=lowering.bias_group,
     )  # fmt: skip
     parameters.a_m, parameters.a_k, parameters.a_batch = lowering.a.strides
     parameters.b_n, parameters.b_k, parameters.b_batch = lowering.b.strides
@@ -237,7 +241,7 @@ class Launch:
         """The function of gemmhub's contract: a fast path where only addresses differ from call to call."""
         lowering, form = self._choice.lowering, self._choice.lowering.form
         bare = self._choice.splits == 1 and not (
-            lowering.has_alpha or form.addend or form.bias or form.scales or lowering.k_is_zero
+            lowering.has_alpha or form.addend or form.bias or form.scales or form.divided or lowering.k_is_zero
         )
         return self._fast_path() if bare and self.gemm.patched and self._alone else self._run
 
@@ -279,7 +283,7 @@ class Launch:
 
     def _run(
         self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None,
-        **scales: int,
+        offsets: int = 0, **scales: int,
     ) -> None:  # fmt: skip
         lowering, gemm = self._choice.lowering, self.gemm
         slot = gemm.take()
@@ -291,7 +295,7 @@ class Launch:
         gemm.place(slot, a, b, out)
         p = slot.arguments.p
         p.a, p.b, p.alpha, p.beta = a, b, float(alpha), float(beta)
-        p.c, p.bias = c or 0, bias or 0
+        p.c, p.bias, p.ends = c or 0, bias or 0, offsets
         place_scales(p, lowering, scales)
         stream = stream or 0
         if self._choice.splits > 1:

@@ -53,6 +53,8 @@ def gemm(choice: Choice, k_blocks: int, card: Occupancy, only_rejected: bool = F
         # looks for rejected operands only.
         return Next.SUMMED if choice.lowering.form.input == F16X3 else Next.ENDED
     shape = choice.shape
+    if choice.lowering.groups:
+        return Next.LOADED  # a CTA does not know its last work tile before it looks for another one
     one_work_tile = choice.work_tiles * shape.cluster_size <= choice.grid(card)
     return Next.LOADED if one_work_tile and k_blocks <= shape.stages * shape.cluster_k else Next.SUMMED
 

@@ -41,6 +41,7 @@ class Parameters(ctypes.Structure):
         ("first_is", c_int),
         ("tiles", c_int),
         ("limit", c_int),
+        ("spans", c_int * 2),
     )
 
 

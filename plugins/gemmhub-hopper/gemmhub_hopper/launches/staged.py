@@ -11,7 +11,16 @@ from gemmhub_nvidia.scratch import Scratch
 
 from gemmhub_hopper.candidates.candidate import Choice, Occupancy
 from gemmhub_hopper.launches import prepass
-from gemmhub_hopper.launches.launch import Function, Gemm, Params, marks_kept, params, place_scales
+from gemmhub_hopper.launches.launch import (
+    BY_TILES,
+    ONLY_REJECTED,
+    Function,
+    Gemm,
+    Params,
+    marks_kept,
+    params,
+    place_scales,
+)
 from gemmhub_hopper.lowering import f16_planes, k_passes
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.operands import OperandAccess
@@ -48,16 +57,16 @@ class Staged:
 
     def __init__(
         self, gpu: Gpu, card: Occupancy, choice: Choice, kernel: Callable[[Variant], int], copier: int,
-        workspace: Scratch, limit: int, passes: KPasses, only_rejected: bool = False,
+        workspace: Scratch, limit: int, passes: KPasses, redo: int = 0,
     ) -> None:  # fmt: skip
         """``kernel`` compiles a variant. ``copier``: the pre-pass for the form's input, where copies are needed.
 
-        ``only_rejected``: the product multiplies what float16 planes do not hold. Then pre-passes and kernels do
-        nothing where no operand is rejected.
+        ``redo``: bits of :data:`ONLY_REJECTED`, with which pre-passes and kernels do nothing where float16 planes hold
+        both operands, and of :data:`BY_TILES`.
 
         Raises DriverError where the driver refuses the tensor maps.
         """
-        self._card, self._only_rejected = card, only_rejected
+        self._card, self._redo, self._only_rejected = card, redo, bool(redo & ONLY_REJECTED)
         self._gpu, self._choice, self._passes, self._workspace, self._limit = gpu, choice, passes, workspace, limit
         lowering, form = choice.lowering, choice.lowering.form
         self._sums = k_passes.sums(lowering) if passes.sums is not None else None
@@ -92,6 +101,9 @@ class Staged:
         p.first_tiles, p.tiles = tiles[0], sum(tiles)
         p.limit = f16_planes.small_limit(self._choice.lowering.k)
         p.kept = sum(side.kept << i for i, side in enumerate(self._sides.values()))
+        if self._redo & BY_TILES and not form.registers_a:  # there, a rejected b rejects all tiles
+            shape = self._choice.shape
+            p.spans[:] = shape.m * shape.cluster_m, shape.n * shape.cluster_n
         p.first_is = "ab".index(self._copied[0].name)
         grid = p.tiles
         # Rarely taken; idle CTAs cost time, so cap the grid at 2 (large operands: 8) CTAs per SM.
@@ -104,7 +116,7 @@ class Staged:
         """Return the parameters of the kernel of the first K pass (0), of those between, or of the last one."""
         lowering, passes = self._choice.lowering, self._passes
         k = self._pass_k(passes.count - 1 if which == count - 1 else 0)
-        p = params(self._choice, k, self._card, self._only_rejected)
+        p = params(self._choice, k, self._card, self._redo)
         if count > 1:
             ld, batch, pairs = lowering.d_ld, lowering.d_batch, int(lowering.pairs)
             if self._sums is not None:

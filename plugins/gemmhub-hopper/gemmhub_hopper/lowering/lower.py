@@ -10,7 +10,7 @@ shared memory and needs none either. 8-bit operands have only the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -71,6 +71,10 @@ class Lowering:
     """The quantization scales of the kernel's a; None where there are none."""
     column_scales: ScaleAccess | None = None
     """The quantization scales of the kernel's b."""
+    groups: int = 0
+    """The groups that divide :attr:`Form.divided` of the form; 0 where there are none."""
+    bias_group: int = 0
+    """Elements from the bias of one group to that of the next; 0 where all share one."""
 
     @cached_property
     def k_blocks(self) -> int:
@@ -128,6 +132,8 @@ def one_by_one(problem: GemmProblem, only: tuple[str, bool] | None = None) -> It
 
     ``only``: the letters of a candidate's name, and whether operands are swapped. Other lowerings are left out.
     """
+    if problem.groups is not None:
+        return Refusal("the problem has groups", "use the lowerings of groups.py")
     refusal = check_types(problem)
     if refusal is not None:
         return refusal
@@ -150,8 +156,8 @@ def one_by_one(problem: GemmProblem, only: tuple[str, bool] | None = None) -> It
             return refusal
         dim = BatchDim(dim.count, 2 * dim.stride_a, 2 * dim.stride_b, dim.stride_c, 2 * dim.stride_d)
         schemes = _schemes(problem, expanded, only)
-        return _lowerings(expanded, order, dim, schemes, is_complex=True)
-    return _lowerings(problem, order, dim, _schemes(problem, problem, only), is_complex=False)
+        return by_schemes(expanded, order, dim, schemes, is_complex=True)
+    return by_schemes(problem, order, dim, _schemes(problem, problem, only), is_complex=False)
 
 
 def _schemes(problem: GemmProblem, real: GemmProblem, only: tuple[str, bool] | None) -> list[Scheme]:
@@ -191,8 +197,8 @@ def _exchanged(input_type: str) -> str:
     return ".".join(reversed(input_type.split(".")))
 
 
-def _lowerings(
-    problem: GemmProblem, order: str, dim: BatchDim, schemes: list[Scheme], is_complex: bool
+def by_schemes(
+    problem: GemmProblem, order: str, dim: BatchDim, schemes: Sequence[Scheme], is_complex: bool = False
 ) -> Iterator[Lowering]:
     """Yield the lowerings by ``schemes``. ``dim``: the batch; ``order``: that of the result."""
     out, size, output = problem.out, problem.out.dtype.itemsize, name_of(problem.out.dtype)
@@ -244,7 +250,7 @@ def _lowerings(
         yield Lowering(
             scheme.swapped, m, n, max(problem.k, 1), problem.k == 0, not problem.alpha_is_one, dim.count,
             first, second, form, d, d_ld, dim.stride_d, c_ld, dim.stride_c, pairs,
-            *(scales.access(problem, name) for name in names),
+            scales.access(problem, names[0]), scales.access(problem, names[1]),
         )  # fmt: skip
 
 

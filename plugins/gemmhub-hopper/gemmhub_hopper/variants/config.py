@@ -36,6 +36,8 @@ INT32 = "int32"
 SCALES = {None: 0, "results": 1, "blocks": 2}
 """Number of each use of quantization scales: as factors of results, or of the sums of each block of K."""
 BIASES = {None: 0, "m": 1, "n": 2}
+DIVIDED = {None: 0, "m": 1, "n": 2, "k": 3}
+"""Number of each dimension that groups divide, in the kernel's terms."""
 BY_ROWS = "f16x3 by rows"
 """Scheme of float16 planes where consumers split the rows of a."""
 SHIFTED = "shifted rows"
@@ -153,6 +155,9 @@ class Form:
     """Whether a is tf32 that is contiguous along M, through registers, in columns that TMA cannot take as they are."""
     rescaled: bool = False
     """Whether a is rescaled while it is split in registers, after the float16 split of a or b was rejected."""
+
+    divided: str | None = None
+    """The dimension that groups divide, a key of :data:`DIVIDED`; None where there are no groups."""
 
     @property
     def plain_epilogue(self) -> bool:
@@ -362,6 +367,14 @@ class Variant:
         separate = not form.split_planes_b and (self.split_k or form.num_planes > 1)
         if shape.cluster_k > 1 and (shape.pingpong or separate):
             return "CTAs that share K exclude ping-pong, split-K and operands that are split beforehand"
+        if form.divided and (
+            self.split_k or form.addend or shape.cluster_k > 1 or form.registers_a or form.stored_planes > 1
+        ):
+            return "groups exclude split-K, CTAs that share K, c, planes, and operands through registers"
+        if (form.divided == "m" and form.mn_major_a) or (form.divided == "n" and form.mn_major_b):
+            return "an operand whose rows the groups divide is contiguous along K"
+        if form.divided == "k" and not (form.mn_major_a and form.mn_major_b):
+            return "operands whose K the groups divide are contiguous along M and N"
         if shape.cluster_size > 8:
             return f"a cluster of {shape.cluster_size} CTAs: at most 8 are allowed"
         if shape.cluster_k > 1 and self.ring_bytes < shape.cluster_k * shape.m * shape.out_n * 4:
@@ -466,7 +479,8 @@ class Variant:
             "GEMM_HAS_ADDEND": int(form.addend is not None),
             "GEMM_ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0, "GEMM_BIAS": BIASES[form.bias],
             "GEMM_BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0,
-            "GEMM_ACTIVATION": number(form.activation), "GEMM_SHARED_BYTES": self.shared_bytes,
+            "GEMM_ACTIVATION": number(form.activation), "GEMM_DIVIDED": DIVIDED[form.divided],
+            "GEMM_SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
 

@@ -149,8 +149,23 @@ EIGHT_BIT_SHAPES = ShapeList((
 """Shapes for 8-bit operands."""
 
 
+_GROUPED = frozenset((
+    "64x16x12", "64x32x12", "64x64x12", "64x96x8", "64x128x8", "64x160x6", "64x128x8p", "64x192x6p", "64x256x5p",
+    "128x16x8", "128x96x6", "128x144x5", "128x160x5", "128x192x5", "128x224x4", "128x256x4", "128x128x6p", "128x160x5p",
+    "128x256x4c2x1", "128x192x5pc2x1",
+))  # fmt: skip
+GROUPED_SHAPES = ShapeList((*(x for x in SHAPES if x.name in _GROUPED), *(_shape(128, n) for n in (32, 48, 64))))
+"""Shapes for grouped products: their K is not split, and rows of a tile past the end of a group are wasted."""
+
+
+GROUPED_EIGHT_BIT_SHAPES = ShapeList(x for x in EIGHT_BIT_SHAPES if x.cluster_k == 1)
+"""The same for 8-bit operands."""
+
+
 def shapes(form: Form) -> ShapeList:
     """Return the shapes for ``form``."""
+    if form.divided:
+        return GROUPED_EIGHT_BIT_SHAPES if form.input_bytes == 1 else GROUPED_SHAPES
     if form.input_bytes == 1:
         return EIGHT_BIT_SHAPES
     if form.shifted:

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <random>
+#include <unordered_map>
 
 #include "machine.hpp"
 #include "simt/groups.hpp"
@@ -64,10 +65,22 @@ struct Load {
     const void* from;  // null: zeros
     u32 bytes = 16;
 };
+// A quad of partial sums in global memory: who stored it, and the number of the release that made it known; 0: none has.
+struct Partial {
+    const Fiber* writer;
+    u64 released;
+};
+// What the threads of a warpgroup have for each other: partial sums that are fenced, and the last release that one of
+// them has observed.
+struct Warpgroup {
+    std::vector<const Float4*> met;
+    u64 observed = 0;
+};
 struct Block {
     std::vector<unsigned char> shared;
     std::map<u32, Barrier> barriers;
     Meeting named[16];
+    Warpgroup warpgroups[8];
     simt::Warp<Fiber> warps[32];
     u32 alive = 0;
     u32 gathered = 0, all = 0;  // of block_or: the bits so far, and those of the last one
@@ -79,6 +92,8 @@ struct Fiber : simt::Thread {
     u32 fragments[FRAGMENTS][4], fragment = 0;  // the last ones given to wgmma, as they were then; how many in all
     simt::Groups<Load> loads;
     u32 store_group = 0;
+    std::vector<const Float4*> stored_partials, fenced_partials;
+    u64 known = 0, acquired = 0;                // the last release that its warpgroup told it of; whose stores it may load
     // Whether wgmma may use registers: a fence came after they were last written, or exposed by a wait. How many groups
     // waits have exposed.
     bool fenced = false;
@@ -92,6 +107,8 @@ struct Machine : simt::Schedule<Fiber> {
     std::vector<Fiber> fibers;
     std::vector<Copy> copies;
     std::vector<Meeting> clusters;
+    std::unordered_map<const Float4*, Partial> partials;
+    u64 releases = 0;
     std::mt19937_64 random;
     u32 cluster = 1, threads = 0;
     u32 first = 0;    // number of the first block
@@ -123,6 +140,9 @@ void exchange(void* brought, Act act) {
     machine->exchange(here().warps[thread / 32], thread % 32, 32, {"warp"}, brought, act);
 }
 void maybe_yield();
+// Around a named barrier (global.cpp): this thread gives its warpgroup what it has fenced, and learns what that has observed.
+void join_warpgroup();
+void learn_of_warpgroup();
 // Memory is about to be read or written: not while the kernel before may still do so.
 void touch();
 

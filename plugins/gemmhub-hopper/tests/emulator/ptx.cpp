@@ -36,7 +36,9 @@ void barrier_arrive_cluster(u32 barrier, u32 rank) {
 }
 void barrier_wait(u32 barrier, u32 parity) { wait_for(barrier, parity); }
 void named_sync(u32 name, u32 threads) {
+    join_warpgroup();
     meet(here().named[name], threads, "named sync", name);
+    learn_of_warpgroup();
 }
 void block_sync() {
     publish_barriers(IN_BLOCK);
@@ -175,14 +177,6 @@ void load_shared_pair(u32 from, float (&to)[2]) {
     memcpy(to, shared_at(here(), from), 8);
 }
 
-void store_partial(Float4* to, Float4 value) {
-    touch();
-    *to = value;
-}
-Float4 load_partial(const Float4* from) {
-    touch();
-    return *from;
-}
 void load_half_if(const void* from, bool there, u32 (&to)[1]) {
     touch();
     to[0] = 0;
@@ -201,24 +195,6 @@ void copy_word_async(u32 to, const void* from, bool there) {
     maybe_yield();
 }
 void copy_commit() { me().loads.commit(); }
-void device_fence() { maybe_yield(); }
-u32 count_up(u32* counter) {
-    touch();
-    return (*counter)++;
-}
-
-u64 add_to_counter(u64* counter, u64 what) {
-    touch();
-    const u64 old = *counter;
-    *counter += what;
-    maybe_yield();
-    return old;
-}
-u64 load_counter(const u64* counter) {
-    touch();
-    machine->yield();
-    return *counter;
-}
 
 void store_word(void* to, u32 value) {
     touch();
@@ -240,12 +216,4 @@ void store_half(void* to, u16 value) {
 u32 load_word(const u32* from) {
     touch();
     return *from;
-}
-void mark(u32* word, u32 bits) {
-    touch();
-    *word |= bits;
-}
-void raise_to(u32* word, u32 value) {
-    touch();
-    *word = std::max(*word, value);
 }

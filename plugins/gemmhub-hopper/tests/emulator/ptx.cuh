@@ -116,6 +116,7 @@ void store_words(void* to, u32 w0, u32 w1, u32 w2, u32 w3);
 void store_half(void* to, u16 value);
 u32 load_word(const u32* from);
 void mark(u32* word, u32 bits);
+bool mark_first(u32* word, u32 bit);
 void raise_to(u32* word, u32 value);
 
 inline u16 round_bf16(float value) { return to_bf16(value); }

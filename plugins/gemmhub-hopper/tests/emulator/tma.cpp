@@ -3,6 +3,16 @@
 
 namespace emulator {
 
+constexpr u32 TF32_MAP = 11;  // a kind of map: TMA rounds float32 as it loads
+
+// To the nearest number with 11 significant bits, of two the even one. Infinities and NaNs remain.
+static void round_to_tf32(unsigned char* at) {
+    const u32 bits = read_as<u32>(at);
+    if ((bits & 0x7f800000) == 0x7f800000) return;
+    const u32 rounded = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+    memcpy(at, &rounded, 4);
+}
+
 // One box between global memory and the shared memory of one block. As seen on an H200, stores write whole units of 16
 // bytes of a row, also the part of one that is outside of the tensor.
 static u32 transfer(const Copy& copy, Block& block, bool load) {
@@ -25,6 +35,7 @@ static u32 transfer(const Copy& copy, Block& block, bool load) {
                         memcpy(shared, global, element);
                     else
                         memset(shared, 0, element);
+                    if (m.kind == TF32_MAP) round_to_tf32(shared);
                 } else if (inside) {
                     memcpy(global, shared, element);
                 }

@@ -15,7 +15,11 @@ constexpr u32 DEPTH = 32 / SIZE<input>;  // of one wgmma step
 
 template <int input>
 static double widened(Stored<input> x) {
-    if constexpr (input == TF32) return x;
+    if constexpr (input == TF32) {
+        // Tensor cores ignore the low 13 bits.
+        const u32 bits = __float_as_uint(x), special = (bits & 0x7f800000) == 0x7f800000 ? 0x1fff : 0;
+        return __uint_as_float(bits & (~0x1fffu | special));
+    }
     if constexpr (input == S8) return static_cast<signed char>(x);
     if constexpr (input == E4M3 || input == E5M2) return simt::float8_value<input == E4M3>(x);
     if constexpr (input == BF16) return from_bf16(x);
@@ -30,9 +34,12 @@ static double widened(Stored<input> x) {
 // The swizzle that the descriptor says, in bytes.
 static u32 swizzle_of(u64 d) { return 256 >> (d >> 62); }
 
-// Line `i` of M (N) of one wgmma step, by the fields of the descriptor.
+// Whether a number of float16 is subnormal.
+static bool is_subnormal(u16 x) { return u16((x & 0x7fff) - 1) < 0x3ff; }
+
+// Line `i` of M (N) of one wgmma step, by the fields of the descriptor. Returns whether it has subnormal float16 numbers.
 template <int input>
-static void read_line(Block& block, u64 d, bool mn, u32 i, double* to) {
+static bool read_line(Block& block, u64 d, bool mn, u32 i, double* to) {
     constexpr u32 size = SIZE<input>;
     const u32 begin = (d & 0x3fff) << 4, leading = (d >> 16 & 0x3fff) << 4, stride = (d >> 32 & 0x3fff) << 4;
     const u32 swizzle = swizzle_of(d);
@@ -49,6 +56,9 @@ static void read_line(Block& block, u64 d, bool mn, u32 i, double* to) {
             memcpy(&values[unit / size], shared_at(block, swizzle_of(at + unit, swizzle)), 16);
     }
     for (u32 k = 0; k < DEPTH<input>; ++k) to[k] = widened<input>(values[k]);
+    u16 subnormal = 0;
+    for (u32 k = 0; k < DEPTH<input> && input == F16; ++k) subnormal |= is_subnormal(values[k]);
+    return subnormal;
 }
 
 // Element (lane / 4 + 8 h, k) of a fragment: four lanes have those of a row.
@@ -61,9 +71,22 @@ static double fragment_element(const Multiply& m, u32 h, u32 k) {
         reinterpret_cast<const unsigned char*>(&registers[2 * (k / wide / 4) + h]) + SIZE<input> * (k % wide)));
 }
 
-// One element of d, and the products of a step.
+constexpr double LEAST_NORMAL = 0x1p-14;  // of float16
+
+// The largest magnitude of float16 products for the alignment: a subnormal factor counts as the least normal number.
+template <u32 depth>
+static double aligned_magnitude(const double (&row)[depth], const double (&column)[depth]) {
+    double largest = 0;
+    for (u32 k = 0; k < depth; ++k)
+        if (row[k] != 0 && column[k] != 0)
+            largest = std::max(largest, std::max(std::fabs(row[k]), LEAST_NORMAL) * std::max(std::fabs(column[k]), LEAST_NORMAL));
+    return largest;
+}
+
+// One element of d, and the products of a step. `subnormal`: of float16, whether a factor may be.
 template <int input, u32 depth>
-static void add_products(const Multiply& m, u32 at, const double (&row)[depth], const double (&column)[depth]) {
+static void add_products(const Multiply& m, u32 at, const double (&row)[depth], const double (&column)[depth],
+                         bool subnormal) {
     if constexpr (input == S8) {
         u32 sum = m.accumulate ? static_cast<const u32*>(m.d)[at] : 0;  // modulo 2^32
         for (u32 k = 0; k < depth; ++k) sum += static_cast<u32>(static_cast<int>(row[k] * column[k]));
@@ -72,7 +95,8 @@ static void add_products(const Multiply& m, u32 at, const double (&row)[depth], 
         double addends[depth + 1];
         for (u32 k = 0; k < depth; ++k) addends[k] = row[k] * column[k];
         addends[depth] = m.accumulate ? static_cast<const float*>(m.d)[at] : 0.0f;
-        static_cast<float*>(m.d)[at] = simt::added<(input > TF32) ? 13 : 25>(addends);
+        static_cast<float*>(m.d)[at] =
+            simt::added<(input > TF32) ? 13 : 25>(addends, subnormal ? aligned_magnitude(row, column) : 0.0);
     }
 }
 
@@ -82,16 +106,20 @@ static void perform(const Multiply& m) {
     Block& block = here();
     const u32 t = me().thread % 128;
     double column[depth], rows[2][depth];
+    bool subnormal[2] = {};
     if (m.fragment && memcmp(m.fragment, me().fragments[m.number % FRAGMENTS], 16))
         fail("a fragment has changed before wgmma read it");
     for (u32 h = 0; h < 2; ++h) {
-        if (!m.fragment) read_line<input>(block, m.a, m.a_mn, 16 * (t / 32) + t % 32 / 4 + 8 * h, rows[h]);
+        if (!m.fragment) subnormal[h] = read_line<input>(block, m.a, m.a_mn, 16 * (t / 32) + t % 32 / 4 + 8 * h, rows[h]);
         for (u32 k = 0; k < depth && m.fragment; ++k) rows[h][k] = fragment_element<input>(m, h, k);
+        for (u32 k = 0; k < depth && m.fragment && input == F16; ++k)
+            subnormal[h] |= rows[h][k] != 0 && std::fabs(rows[h][k]) < LEAST_NORMAL;
     }
     for (u32 j = 0; j < m.n / 8; ++j)
         for (u32 e = 0; e < 2; ++e) {
-            read_line<input_b>(block, m.b, m.b_mn, 8 * j + 2 * (t % 4) + e, column);
-            for (u32 h = 0; h < 2; ++h) add_products<input>(m, 4 * j + 2 * h + e, rows[h], column);
+            const bool in_column = read_line<input_b>(block, m.b, m.b_mn, 8 * j + 2 * (t % 4) + e, column);
+            for (u32 h = 0; h < 2; ++h)
+                add_products<input>(m, 4 * j + 2 * h + e, rows[h], column, subnormal[h] || in_column);
         }
 }
 

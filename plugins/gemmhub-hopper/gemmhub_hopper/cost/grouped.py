@@ -1,0 +1,41 @@
+"""Estimates of grouped products, whose groups are not of one size.
+
+The cost model estimates groups of one size, which may fill their tiles. Others do not: the last tile of a group is
+filled by half on average. The host does not know the sizes. So an estimate is the mean of two: for groups of one size,
+and for sizes that are distributed exponentially, as those of experts nearly are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gemmhub_hopper.candidates.candidate import Choice
+from gemmhub_hopper.cost.choose import Timed
+from gemmhub_hopper.cost.model import Card
+
+
+def of_unequal_groups(timed: Sequence[Timed], card: Card) -> list[Timed]:
+    """Return estimates and choices for groups of unequal sizes, the fastest first, from those for equal ones.
+
+    More tiles do not take longer to move the operands, which a group's tiles share.
+    """
+    estimates: list[Timed] = []
+    for seconds, choice in timed:
+        assert isinstance(choice, Choice)
+        moving = min(seconds, choice.lowering.nbytes / card.bandwidth)
+        estimates.append((moving + (seconds - moving) * more_tiles(choice), choice))
+    return sorted(estimates, key=lambda x: x[0])
+
+
+def more_tiles(choice: Choice) -> float:
+    """Return the tiles of unequal groups as a multiple of those of equal ones; ``choice`` is for equal ones."""
+    lowering, shape = choice.lowering, choice.shape
+    size, tile = {
+        "m": (lowering.m, shape.m * shape.cluster_m),
+        "n": (lowering.n, shape.n * shape.cluster_n),
+        "k": (lowering.k, lowering.form.block_k),
+    }[lowering.form.divided or ""]
+    equal = -(-size // tile)
+    unequal = -1 / math.expm1(-tile / size)  # the mean of ceil(x / tile) for an exponential x whose mean is size
+    return (1 + unequal / equal) / 2

@@ -1,0 +1,128 @@
+"""Lowers grouped products: groups divide one dimension, and their ends are on the device (kernels/group_cursor.cuh).
+
+The kernel reads groups in place, whatever row of an operand they begin at. So an operand whose rows (columns) the
+groups divide is contiguous along K, and operands whose K they divide are contiguous along the other side. What is not
+read in place is refused; nothing is copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmhub.capability import Refusal
+from gemmhub.lowering import BatchDim
+from gemmhub.problem import GemmProblem, Groups, Operand
+from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.lowering.lower import LONGEST, Lowering, Scheme
+from gemmhub_hopper.lowering.operands import OperandAccess, stored
+from gemmhub_hopper.variants.config import EIGHT_BIT
+from gemmhub_hopper.variants.tensor_map import Stored
+
+INPUTS = ("bfloat16", "float16", *EIGHT_BIT)
+"""Inputs of the tensor cores for which there are kernels of grouped products."""
+DIVIDED = frozenset({"m", "n", "k"})
+"""The dimensions of a problem that groups may divide."""
+_EXCHANGED = {"m": "n", "n": "m"}
+
+
+def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
+    """Return the two lowerings of a grouped problem, as it is and swapped, or the reason why no kernel takes it."""
+    groups, out = problem.groups, problem.out
+    assert groups is not None
+    # Without groups, as a stack whose divided operands are shared.
+    stack = replace(problem, groups=None, batch=(groups.count,))
+    refusal = lower.check_types(stack) or _refusal(problem, groups)
+    if refusal is not None:
+        return refusal
+    order = out.layout.order
+    if order is None:
+        return Refusal("the result is contiguous along neither side", "omit out=, or pass a contiguous one")
+    dim = BatchDim(groups.count, _stride(problem.a), _stride(problem.b), 0, _stride(out))
+    schemes = [Scheme(lower.input_type_of(problem), False, False, swapped) for swapped in (False, True)]
+    result = []
+    for lowering in lower.by_schemes(stack, order, dim, schemes):
+        of_groups = _of_groups(lowering, problem, groups, order)
+        if isinstance(of_groups, Refusal):
+            return of_groups
+        result.append(of_groups)
+    return tuple(result)
+
+
+def even_lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
+    """Return :func:`even` of each of the lowerings of a grouped problem, or the reason why there are none."""
+    result = lowerings(problem)
+    return result if isinstance(result, Refusal) else tuple(even(x) for x in result)
+
+
+def even(lowering: Lowering) -> Lowering:
+    """Return the stack of products that a grouped one is estimated by: groups of one size."""
+    count, divided = lowering.groups, lowering.form.divided
+
+    def part(access: OperandAccess, lines: int) -> OperandAccess:
+        direct = access.direct
+        assert direct is not None
+        stack = Stored(direct.inner, lines, count, direct.ld, direct.ld * lines)
+        rows, k = (access.rows, lines) if divided == "k" else (lines, access.k)
+        return replace(access, rows=rows, k=k, count=count, step=1, direct=stack)
+
+    if divided == "k":
+        k = -(-lowering.k // count)
+        return replace(lowering, k=k, a=part(lowering.a, k), b=part(lowering.b, k))
+    if divided == "m":
+        m = -(-lowering.m // count)
+        return replace(lowering, m=m, batch=count, a=part(lowering.a, m))
+    n = -(-lowering.n // count)
+    return replace(lowering, n=n, batch=count, b=part(lowering.b, n))
+
+
+def _stride(operand: Operand) -> int:
+    """Return the elements from the matrix of one group to that of the next; 0 of an operand that groups divide."""
+    return operand.layout.batch_strides[0] if operand.layout.batch_strides else 0
+
+
+def _refusal(problem: GemmProblem, groups: Groups) -> Refusal | None:
+    """Return a refusal of what the kernel for groups does not take."""
+    if lower.input_type_of(problem) not in INPUTS:
+        return Refusal(
+            f"there is no kernel for groups of {problem.a.dtype} by {problem.b.dtype}",
+            "pass operands of bfloat16, float16, 8-bit floats or int8",
+        )
+    if groups.divides == "k" and problem.a.dtype.itemsize == 1:
+        return Refusal(
+            "groups divide k, and tensor cores take 8-bit operands only where they are contiguous along it",
+            "pass 16-bit operands",
+        )
+    if groups.divides == "k" and problem.k == 0:
+        return Refusal("there are no elements along k for the groups", "fill the result by its epilogue of zeros")
+    if max(problem.m, problem.n, problem.k) > LONGEST:
+        return Refusal(f"a side is longer than {LONGEST} elements", "multiply in parts")
+    return None
+
+
+def _of_groups(lowering: Lowering, problem: GemmProblem, groups: Groups, order: str) -> Lowering | Refusal:
+    """Return the lowering of a stack as that of groups, or the reason why the kernel does not read an operand."""
+    divided = _EXCHANGED.get(groups.divides, groups.divides) if lowering.swapped else groups.divides
+    read_by_groups = {"m": (lowering.a,), "n": (lowering.b,), "k": (lowering.a, lowering.b)}[divided]
+    for access in (lowering.a, lowering.b):
+        along = "k" if divided != "k" else "m" if access.name == "a" else "n"
+        side = f" contiguous along {along}" if access in read_by_groups or problem.a.dtype.itemsize == 1 else ""
+        if access.direct is None:
+            return Refusal(
+                f"{access.name} would be copied first ({access.why.removeprefix('copied: ')})",
+                f"pass {access.name}{side}, with address, leading dimension and batch stride aligned to 16 bytes",
+            )
+        if access in read_by_groups and access.mn_major != (divided == "k"):
+            return Refusal(
+                f"{access.name} is contiguous along {groups.divides}, which the groups divide: TMA reads from any line "
+                "of an operand on, not from any element of a line on",
+                f"pass {access.name}{side}",
+            )
+    bias_group = problem.bias.batch_strides[0] if problem.bias and problem.bias.batch_strides else 0
+    if divided == "k":
+        form = replace(lowering.form, divided=divided)
+        return replace(lowering, form=form, groups=groups.count, bias_group=bias_group)
+    _, d = stored(problem.out.layout, order, problem.out.dtype.itemsize, 1, 0)
+    # TMA stores from any line of the result on, not from any element of a line on.
+    whole_lines = (order == "row") == (groups.divides == "m")
+    form = replace(lowering.form, divided=divided, tma_store=lowering.form.tma_store and whole_lines)
+    return replace(lowering, batch=1, form=form, d=d, d_batch=0, groups=groups.count, bias_group=bias_group)

@@ -6,6 +6,7 @@ force, and then runs the kernel: no hook, no environment, no dataclass.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from gemmhub._measure.tune import TuneResult
     from gemmhub._measure.tune_function import FunctionTuneResult
     from gemmhub.array_library import ArrayLibrary, FastPath
+    from gemmhub.backend import RunGroups
     from gemmhub.capability import Copy
     from gemmhub.problem import GemmProblem
     from gemmhub.verdict import Decision
@@ -719,6 +721,40 @@ def _tune_alone(function: Callable[..., Any], arguments: Sequence[Any], keywords
 def fast_path(cls: type) -> FastPath | None:
     """The fast path of a type of arrays, while its decisions hold; None before its first call."""
     return _fast.get(cls)
+
+
+def grouped_signatures() -> OrderedDict[Any, Any]:
+    """The signatures of grouped calls, while decisions hold."""
+    return _cache.grouped
+
+
+def known(a: Array, b: Array, out: Array, options: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """Return the function that runs repeated products of ndarrays of this signature into an ``out``; None where none is
+    kept. It takes (a, b, out), and the options where there are some, and checks less than :func:`matmul`.
+    """
+    cache = _cache
+    if cache.observer is not None or not (a.__class__ is b.__class__ is out.__class__ is _ndarray):
+        return None
+    if not options:
+        plain = _ndarray, _ndarray, a.dtype, b.dtype, a.shape, b.shape, _settings(), _ndarray, out.dtype, out.strides
+        run = cache.find(plain)
+        if run is not None:
+            return run  # type: ignore[no-any-return]
+    run = cache.look_up(a, b, out, options)[1]
+    if run is not None:
+        return run if options else lambda a, b, out: run(a, b, out, options)
+    return None if cache.families is None else cache.families.find(a, b, out, options, cache.put, None)
+
+
+def known_groups(a: Array, b: Array, out: Array, options: Mapping[str, Any]) -> tuple[str, RunGroups] | None:
+    """Return the name of the kernel that runs such a product, and its function for groups of any sizes; None where it
+    has none. Kernels of one name run each other's products, of operands that differ in sizes alone.
+    """
+    parsed = request({**options})  # type: ignore[typeddict-item]
+    _, decision, kernel = _decided(a, b, out, parsed, _cache)
+    if kernel.groups is None or not (kernel.any_size and decision.cacheable) or parsed.settings.profile:
+        return None
+    return f"{decision.chosen}: {kernel.description}", kernel.groups
 
 
 def forget_decisions() -> None:

@@ -64,6 +64,9 @@ the caller passed them, in the shapes that :data:`gemmhub.operands.OPERANDS` all
 beta where it has c. Its other entries are ignored.
 """
 
+RunGroups = Callable[["tuple[int, int, int]", Array, Array, Array, Array], bool]
+"""See :attr:`Kernel.groups`."""
+
 WithRows = Callable[[int], "Run | None"]
 """See :attr:`Kernel.with_rows`."""
 
@@ -94,6 +97,12 @@ class Kernel:
     any_size: bool = False
     """True promises that ``run``, ``direct`` and what ``direct_epilogue`` returns take the sizes from their operands:
     they serve any problem on the CPU that differs from the prepared one in sizes alone."""
+    groups: RunGroups | None = None
+    """On the CPU, of plain problems of two matrices: ``(axes, ends, a, b, out)``, which runs all products of a grouped
+    call whose groups have any sizes, small ones at the same time. ``axes`` are the dimensions of a, b and out that
+    ``ends``, cumulative ends as a contiguous array of int64, divides: 0 for rows, 1 for columns, -1 for an array with a
+    matrix for each group. False where it does not run them all: the caller then writes every result anew. Each result
+    has the bits of its own product by this kernel. Kernels of a backend with one description run each other's."""
     with_rows: WithRows | None = None
     """On devices, function of a number of rows that returns ``run`` for the problem that differs from the prepared one,
     which has no batch, in m alone: the strides from row to row of a and of the result, and alignments, are the same.

@@ -1,8 +1,9 @@
-"""The table of docs/grouped.md, made of what benchmarks/run/grouped.py measured on a CPU."""
+"""The tables of docs/grouped.md and docs/torch.md, made of what benchmarks/run measured on a CPU."""
 
 from __future__ import annotations
 
 from statistics import geometric_mean
+from typing import Any
 
 from benchmarks.lib import results
 from benchmarks.pages.tables import rows
@@ -23,3 +24,51 @@ def cpu() -> list[str]:
     where = f"{host['cpu']}, {record['threads']} thread, torch {record['torch']}, NumPy {host['numpy']}"
     head = ("operands", "mixture", "single calls over grouped", "torch._grouped_mm over grouped")
     return [*rows(head, body), "", f"`{record['command']}` on {where}."]
+
+
+def few_rows() -> list[str]:
+    """Return the times of loops and of torch over those of grouped products, for groups of a few rows."""
+    record = results.load(results.FOLDER / "cpu" / "experts_1.json")
+    body = []
+    for x in record["rows"]:
+        if x["what"] != "groups":
+            continue
+        groups, mean, n, k = x["sizes"]
+        us = x["us"]
+        cells = [f"{us[name] / us['grouped']:.2f}" for name in ("torch.mm", "torch._grouped_mm")]
+        arrays = us.get("grouped of arrays")
+        cells.append(f"{us['numpy.matmul'] / arrays:.2f}" if arrays else "")
+        body.append((x["dtype"], f"{groups} groups of {mean} rows by {n} x {k}", f"{us['grouped']:.0f}", *cells))
+    head = (
+        "operands",
+        "groups",
+        "us",
+        "torch.mm over it",
+        "torch._grouped_mm over it",
+        "numpy.matmul over it (arrays)",
+    )
+    return [*rows(head, body), "", _source(record)]
+
+
+def experts() -> list[str]:
+    """Return the times of the experts of transformers over those of gemmhub."""
+    record = results.load(results.FOLDER / "cpu" / "experts_1.json")
+    body = []
+    for x in record["rows"]:
+        if x["what"] == "groups":
+            continue
+        number, count, hidden, intermediate, tokens = x["sizes"]
+        layer = f"{tokens} token{'s' * (tokens > 1)}, {count} of {number} experts, {hidden} x {intermediate}"
+        us = x["us"]
+        cells = [f"{us[name] / us['gemmhub']:.2f}" for name in ("eager", "grouped_mm")]
+        step = "training" if "training" in x["what"] else "forward"
+        body.append((x["dtype"], step, layer, f"{us['gemmhub'] / 1000:.2f}", *cells))
+    head = ("weights", "step", "layer", "ms", "eager over it", "grouped_mm over it")
+    return [*rows(head, body), "", _source(record)]
+
+
+def _source(record: dict[str, Any]) -> str:
+    host, threads = record["host"], record["threads"]
+    libraries = f"torch {record['torch']}, transformers {record['transformers']}, NumPy {host['numpy']}"
+    where = f"{host['cpu']}, {threads} thread{'s' * (threads > 1)}, {libraries}"
+    return f"`{record['command']}` on {where}; other work ran beside it."

@@ -32,7 +32,7 @@ class CallCache:
     keeps the cache that it began with, so that decisions by old records and settings are dropped with them.
     """
 
-    __slots__ = ("_entries", "families", "fast", "find", "keyed", "observer", "winners")
+    __slots__ = ("_entries", "families", "fast", "find", "grouped", "keyed", "observer", "winners")
 
     def __init__(self, observer: Observer | None = None) -> None:
         self.observer = observer
@@ -44,6 +44,8 @@ class CallCache:
         self.families: Families | None = None
         """The functions that run new sizes of families, once one was met. They have a table of their own: many sizes
         evict none."""
+        self.grouped: OrderedDict[Any, Any] = OrderedDict()
+        """The signatures of grouped calls (:mod:`gemmhub._grouped.repeated`), which bounds them."""
         self.winners: OrderedDict[Any, Winner] = OrderedDict()
         """The winners of buckets, by representative and settings."""
         self.fast: dict[type, FastPath] = {}

@@ -1,10 +1,12 @@
-"""The function ``grouped_matmul``: by offsets on a device one product, otherwise the products of all groups, one after
-the other, by the plans of single products.
+"""The function ``grouped_matmul``: by offsets on a device one product, otherwise the products of all groups, by the
+decisions of single products.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gemmhub import api
 from gemmhub._arrays.torch import tensors
@@ -13,7 +15,7 @@ from gemmhub._base import registered
 from gemmhub._base.guard import memory_errors
 from gemmhub._call.options import signature, stream_handle
 from gemmhub._grouped import call as calls
-from gemmhub._grouped import device, overlaps
+from gemmhub._grouped import device, host_tensors, overlaps, repeated
 from gemmhub._grouped import offsets as ends_of
 from gemmhub._grouped.call import OPERANDS, Grouped, GroupedOptions
 from gemmhub.errors import InputError
@@ -74,8 +76,9 @@ def grouped_matmul(
     Notes
     -----
     By offsets on a device one kernel multiplies all groups. Nothing waits for the device: such offsets are not checked,
-    and an end that is below the one before it, or beyond the array, counts as that limit. By offsets on the host the
-    groups are multiplied one after the other, each on the backend that is the best for its sizes.
+    and an end that is below the one before it, or beyond the array, counts as that limit. By offsets on the host each
+    group is multiplied by the backend that is the best for its sizes; on CPUs a backend may multiply all groups in one
+    call.
 
     Examples
     --------
@@ -85,6 +88,14 @@ def grouped_matmul(
     array([2., 2., 2., 2., 0.], dtype=float32)
     """
     values: dict[str, Any] = {name: x for name, x in options.items() if x is not None}
+    if a.__class__ is np.ndarray and b.__class__ is np.ndarray:
+        known = repeated.product(a, b, offsets, out, values)
+        if known is not None:
+            return known
+    elif out is None and tensors.is_tensor(a):
+        known = host_tensors.product(a, b, offsets, values)
+        if known is not None:
+            return known
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
         if out is not None:
             overlaps.check(calls.read_lists(a, b, offsets, out, values)[0])
@@ -102,6 +113,10 @@ def multiply(a: Array, b: Array, offsets: Any, out: Array | None, options: dict[
     """The product of plain memory."""
     if ends_of.on_device(offsets):
         return device.multiply(a, b, offsets, out, options)
+    if out is None and tensors.is_tensor(a):  # of a product that autograd records
+        known = host_tensors.product(a, b, offsets, options)
+        if known is not None:
+            return known
     call = calls.describe(a, b, offsets, out, options)
     arrays = call.arrays
     with arrays.on(stream_handle(options.get("stream"))):
@@ -109,15 +124,17 @@ def multiply(a: Array, b: Array, offsets: Any, out: Array | None, options: dict[
         if arrays.device.type == "cpu":
             if out is not None and isinstance(arrays, TorchHostArrays):
                 arrays.increment_version(out)
-            run(call, native)
+            repeated.run(call, native, new=out is None)
+            finish(call, native)
             return arrays.wrap(native, (a, b)) if out is None else out
         result = arrays.wrap(native, (a, b)) if out is None else out
         run(call, result)
+        finish(call, result)
     return result
 
 
 def run(call: Grouped, result: Array) -> None:
-    """Write the products of all groups into ``result``, and zeros beyond the last end."""
+    """Write the products of all groups into ``result``, on a device."""
     matmul, options, cut = api.matmul, call.options, call.cut(result)
     left, right = call.picks["a"], call.picks["b"]
     for i, span in call.busy:
@@ -125,6 +142,10 @@ def run(call: Grouped, result: Array) -> None:
             matmul(left(i, span), right(i, span), out=cut(i, span), **options(i, span))
         except InputError as error:
             raise calls.named(error, None if call.stacked else i) from error
+
+
+def finish(call: Grouped, result: Array) -> None:
+    """Write zeros beyond the last end."""
     rest = call.beyond(result)
     if rest is not None:
         rest.zero_() if tensors.is_tensor(rest) else rest.fill(0)

@@ -18,6 +18,7 @@ from gemmhub.operands import OPERANDS
 from gemmhub.problem import GemmProblem
 from gemmhub.testing.answers import call, first_kernel, offered, prepared, require
 from gemmhub.testing.case import Case
+from gemmhub.testing.host_groups import check_host_groups
 from gemmhub.testing.memory import HOST, Memory
 from gemmhub.testing.operands import Operands, dense
 from gemmhub.testing.packing import check_packed
@@ -60,6 +61,9 @@ def check(backend: Backend, case: Case, memory: Memory = HOST) -> Outcome:
             if kernel.any_size and case.seed % 3 == 0:  # a third is enough, and as many again would double the time
                 worst = max(worst, _other_sizes(operands, kernel, name))
             worst = max(worst, _other_rows(operands, kernel, name))
+            if kernel.any_size and case.seed % 3 == 0 and memory.device.type == "cpu":
+                operands.fill(case.seed)
+                check_host_groups(operands, kernel, name)
         if problem.empty:
             return Outcome()
         if case.reproducible:

@@ -386,3 +386,54 @@ def test_alpha_may_be_a_scalar_of_another_library(rng):
         got = gemmhub.grouped_matmul(a, b, offsets, alpha=alpha)
         assert got.requires_grad
         assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_repeated_call_still_means_what_torch_makes_of_it(form, rng):
+    """Gradients, modes and pending operations count, though the signature of the call is known."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    a, b, ends = operands(rng, form, F32, [3, 1, 2])
+    x, y, offsets = tensors(a, b, ends)
+    for _ in range(3):
+        expected = gemmhub.grouped_matmul(x, y, offsets)
+    assert worst(form, a, b, ends, to_numpy(expected)) <= 1
+    leaf = x.clone().requires_grad_()
+    recorded = gemmhub.grouped_matmul(leaf, y, offsets)
+    assert recorded.requires_grad
+    recorded.sum().backward()
+    assert leaf.grad is not None
+    with torch.no_grad():
+        assert torch.equal(gemmhub.grouped_matmul(leaf, torch.nn.Parameter(y), offsets), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert gemmhub.grouped_matmul(x, y, offsets).dtype is torch.bfloat16
+    negated = torch._neg_view(x)
+    assert torch.equal(gemmhub.grouped_matmul(negated, y, offsets), -expected)
+    mapped = torch.func.vmap(lambda z: gemmhub.grouped_matmul(z, y, offsets))(torch.stack([x, 2 * x]))
+    assert torch.equal(mapped[0], expected)
+    with FlopCounterMode(display=False) as counter:
+        gemmhub.grouped_matmul(x, y, offsets)
+    assert counter.get_total_flops() > 0
+    with forward_ad.dual_level():
+        dual = gemmhub.grouped_matmul(forward_ad.make_dual(x, x), y, offsets)
+        assert torch.allclose(forward_ad.unpack_dual(dual).tangent, expected, atol=1e-4)
+    meta = gemmhub.grouped_matmul(x.to("meta"), y.to("meta"), None if offsets is None else offsets.to("meta"))
+    assert meta.is_meta
+
+
+@pytest.mark.parametrize("form", ["ragged m", "dense"])
+def test_gradients_of_transposed_weights_lie_as_the_weights_do(form, rng):
+    a, b, ends = operands(rng, form, F64, [2, 0, 3], m=3, n=4, k=3)
+    x, weight, offsets = tensors(a, np.ascontiguousarray(b.transpose(0, 2, 1)), ends, grad=True)
+    strides = []
+    turned = weight.transpose(1, 2)
+    turned.register_hook(lambda grad: strides.append(grad.stride()))
+    out = gemmhub.grouped_matmul(x, turned, offsets)
+    grad = torch.from_numpy(draw(rng, tuple(out.shape), F64))
+    out.backward(grad)
+    assert strides == [turned.stride()]
+    parts, _ = cut(form, a, b, grad.numpy(), ends)
+    for (left, _, of_result), got in zip(parts, weight.grad.numpy()):
+        np.testing.assert_allclose(got, of_result.T @ left, rtol=1e-12, atol=1e-12)
+    product = lambda x, w: gemmhub.grouped_matmul(x, w.transpose(1, 2), offsets)  # noqa: E731
+    assert torch.autograd.gradgradcheck(product, (x, weight))

@@ -253,11 +253,11 @@ def test_printed_reports():
     assert str(alone) == "1 linear layer (the model itself) replaced, 0 modules left"
     assert repr(alone) == f"<Accelerated: {alone}>"
     rest = door.accelerate(model)
-    words = "1 linear layer replaced, 1 linear layer computed by gemmhub already, 1 module left"
+    words = "1 linear layer replaced, 1 layer computed by gemmhub already, 1 module left"
     assert str(rest) == f"{words}\n  2: an Embedding: it looks rows up"
     assert repr(rest) == f"<Accelerated: {words}>"
     again = door.accelerate(model)
-    assert str(again).startswith("0 linear layers replaced, 2 linear layers computed by gemmhub already, 1 module left")
+    assert str(again).startswith("0 linear layers replaced, 2 layers computed by gemmhub already, 1 module left")
     before = str(again)
     again.undo()
     assert str(again) == before, "it changed no layer"

@@ -1,4 +1,4 @@
-"""Acceleration of a model: which of its linear layers gemmhub computes, and which stay with torch."""
+"""Acceleration of a model: which of its linear layers and experts gemmhub computes, and which stay with torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmhub._arrays.find import arrays_of
 from gemmhub._base.timing import interleave
 from gemmhub._base.wording import counted, instance, unexpected
 from gemmhub._call.options import pins_rows
-from gemmhub._doors.torch import calls
+from gemmhub._doors.torch import calls, experts
 from gemmhub._doors.torch.nn import ITSELF, Linear, convert, listed, reason_to_leave, revert
 from gemmhub._doors.torch.packed_weights import KeepsPacked
 from gemmhub._doors.torch.quantized_linear import QuantizedLinear
@@ -24,13 +24,15 @@ class Accelerated:
     """The result of :func:`accelerate`. As a context manager it undoes the acceleration at the end of the block."""
 
     replaced: tuple[str, ...]
-    """Names of the layers that this call changed, so that gemmhub computes them."""
+    """Names of the linear layers that this call changed, so that gemmhub computes them."""
     already: tuple[str, ...]
     """Names of the layers that gemmhub computed before the call; they keep their options."""
     left: dict[str, str]
     """Names of other modules with a weight matrix, with the reason why each is unchanged."""
+    experts: tuple[str, ...] = ()
+    """Names of the experts of mixtures that this call changed: modules with the weights of all experts of a layer."""
     _layers: tuple[KeepsPacked, ...] = field(default=(), compare=False)
-    _changed: list[Linear] = field(default_factory=list, compare=False)
+    _changed: list[Any] = field(default_factory=list, compare=False)
 
     @property
     def packed_bytes(self) -> int:
@@ -38,12 +40,12 @@ class Accelerated:
         return sum(layer.packed_bytes for layer in self._layers if isinstance(layer, KeepsPacked))
 
     def undo(self) -> None:
-        """Let torch compute the layers that this acceleration changed, and free their packed weights.
+        """Let torch compute the layers and experts that this acceleration changed, and free their packed weights.
 
         Layers that gemmhub computed before stay as they are.
         """
         while self._changed:
-            revert(self._changed.pop())
+            _revert(self._changed.pop())
 
     def __enter__(self) -> Accelerated:
         return self
@@ -53,9 +55,11 @@ class Accelerated:
 
     def _summary(self) -> str:
         layers = f"{_counted(self.replaced, 'linear layer')} replaced"
+        if self.experts:
+            layers += f", {_counted(self.experts, 'mixture of experts', 'mixtures of experts')} replaced"
         if self.already:
-            layers += f", {_counted(self.already, 'linear layer')} computed by gemmhub already"
-        undone = "undone: " if self.replaced and not self._changed else ""
+            layers += f", {_counted(self.already, 'layer')} computed by gemmhub already"
+        undone = "undone: " if (self.replaced or self.experts) and not self._changed else ""
         return f"{undone}{layers}, {_counted(self.left, 'module')} left"
 
     def __repr__(self) -> str:
@@ -65,16 +69,23 @@ class Accelerated:
         return "\n".join([self._summary(), *(f"  {name or ITSELF}: {reason}" for name, reason in self.left.items())])
 
 
-def _counted(names: Collection[str], noun: str) -> str:
+def _counted(names: Collection[str], noun: str, plural: str | None = None) -> str:
     """The number of modules in words. The model itself, whose name is empty, is named: it is then the only one."""
-    return counted(len(names), noun) + (f" ({ITSELF})" if "" in names else "")
+    number = f"{len(names)} {plural}" if plural is not None and len(names) != 1 else counted(len(names), noun)
+    return number + (f" ({ITSELF})" if "" in names else "")
+
+
+def _revert(module: Any) -> None:
+    """Let torch compute a module that an acceleration changed, in place."""
+    revert(module)
+    experts.revert(module)
 
 
 def accelerate(
     model: torch.nn.Module, *, precision: str | None = None, reproducible: str | None = None,
     backend: str | None = None, packed: bool = False, measure: int | None = None, **others: NoReturn,
 ) -> Accelerated:  # fmt: skip
-    """Let gemmhub compute every plain :class:`torch.nn.Linear` of a model, in place.
+    """Let gemmhub compute every plain :class:`torch.nn.Linear` and the experts of a model, in place.
 
     Layers stay the same objects, with their parameters, hooks and ``state_dict``: only their class becomes a subclass
     of :class:`Linear`. So optimizers, DistributedDataParallel, FSDP and checkpoints work as before, and so do
@@ -82,19 +93,25 @@ def accelerate(
     else, layers that have parametrizations already, and layers whose weights override torch's products (those that
     torchao has quantized) are unchanged.
 
+    Experts of a mixture (MoE) are those that transformers, since version 5, keeps in two parameters of three dimensions
+    and computes by silu, gelu or another gate: Mixtral, Qwen-MoE, DeepSeek and others. Tokens are sorted by expert and
+    multiplied by two products of :func:`gemmhub.grouped_matmul`; results differ from those of transformers by roundings
+    to the dtype. Experts with biases or transposed weights are unchanged.
+
     Parameters
     ----------
     model : any module, models of transformers included.
     precision, reproducible, backend : as of :func:`gemmhub.matmul`, for all its layers.
     packed : whether layers on the CPU may keep their weights packed in inference; see :class:`Linear`. Packed weights
         take memory beside the weights, :attr:`Accelerated.packed_bytes`.
-    measure : rows of an input. Each size of layer is then timed without gradients for so many rows, by torch and by
-        gemmhub, and layers that torch computes in less time are left to it. By default nothing is measured.
+    measure : rows of an input. Each size of linear layer is then timed without gradients for so many rows, by torch and
+        by gemmhub, and layers that torch computes in less time are left to it. Experts are not timed. By default
+        nothing is measured.
 
     Returns
     -------
-    The layers replaced, those that gemmhub computed already, and the modules left with reasons. Print it. Its
-    ``undo()`` restores the layers that it replaced, and as a context manager it does so at the end of the block.
+    The layers and experts replaced, those that gemmhub computed already, and the modules left with reasons. Print it.
+    Its ``undo()`` restores the layers that it replaced, and as a context manager it does so at the end of the block.
 
     Raises
     ------
@@ -118,7 +135,7 @@ def accelerate(
         raise unexpected(name, ("precision", "reproducible", "backend", "packed", "measure"))
     if not isinstance(model, torch.nn.Module):
         raise InputError("model", instance(type(model)), "a torch.nn.Module", "pass the model")
-    calls.kept(precision, reproducible, backend)
+    options = calls.kept(precision, reproducible, backend)
     if packed is not True and packed is not False:
         raise InputError("packed", f"{packed!r}", "True or False")
     if measure is not None:
@@ -130,10 +147,22 @@ def accelerate(
         _measurable(model, measure)
     replaced: list[str] = []
     already: list[str] = []
+    mixtures: list[str] = []
     left, layers, changed = {}, [], []
     slower: dict[Any, str] = {}
     try:
         for name, module in model.named_modules():
+            if experts.is_experts(module):
+                reason = experts.reason_to_leave(module)
+                if reason:
+                    left[name] = reason
+                elif isinstance(module, experts.Experts):
+                    already.append(name)
+                else:
+                    experts.convert(module, options)
+                    changed.append(module)
+                    mixtures.append(name)
+                continue
             reason = "" if isinstance(module, QuantizedLinear) else reason_to_leave(module)
             names = already
             if not reason and type(module) is torch.nn.Linear:
@@ -153,9 +182,9 @@ def accelerate(
                 left[name] = "a MultiheadAttention: it multiplies by torch's own functions; see gemmhub.torch.use()"
     except BaseException:  # of a product that was measured
         for module in changed:
-            revert(module)
+            _revert(module)
         raise
-    return Accelerated(tuple(replaced), tuple(already), left, tuple(layers), changed)
+    return Accelerated(tuple(replaced), tuple(already), left, tuple(mixtures), tuple(layers), changed)
 
 
 def _measurable(model: torch.nn.Module, rows: Any) -> None:

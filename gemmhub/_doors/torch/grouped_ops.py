@@ -213,7 +213,12 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.needs_input_grad[0]:
         grads[0] = _product(grad, adjoints.conjugate(b).transpose(-2, -1), offsets, a.dtype, {**options, **factor})
     if ctx.needs_input_grad[1]:
-        grads[1] = _product(adjoints.conjugate(a).transpose(-2, -1), grad, offsets, b.dtype, {**options, **factor})
+        left, right = adjoints.conjugate(a).transpose(-2, -1), grad
+        turned = b.dim() == 3 and b.stride(-2) == 1  # weights of torch: their gradient is made as they lie, not copied
+        if turned:
+            left, right = grad.transpose(-2, -1), left.transpose(-2, -1)
+        of_b = _product(left, right, offsets, b.dtype, {**options, **factor})
+        grads[1] = of_b.transpose(-2, -1) if turned else of_b
     if bias is not None and ctx.needs_input_grad[3]:
         grads[3] = _of_bias(a, b, grad, offsets, bias, wide, options)
     return tuple(grads)

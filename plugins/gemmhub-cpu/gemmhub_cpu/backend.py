@@ -216,7 +216,10 @@ class CpuBackend(Backend):
             elif engine.fused:
                 with_epilogue = engine.with_epilogue
             description = engine.description + packed
-            return Kernel(engine, description, engine.scratch_bytes, direct, with_epilogue, any_size=not packed)
+            together = engine.groups if direct and not packed and not problem.symmetric else None
+            return Kernel(
+                engine, description, engine.scratch_bytes, direct, with_epilogue, any_size=not packed, groups=together
+            )
         if engine is not None:
             remedy = "multiply by b itself" if packed else f"leave the candidate's name, {candidate}, out"
             return Refusal(_too_little(engine, workspace_limit), f"raise the setting workspace_mib, or {remedy}")

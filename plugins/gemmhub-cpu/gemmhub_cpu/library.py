@@ -81,6 +81,7 @@ def _declare(library: Any) -> None:
     functions = {
         "product": (pointer, integer, array, array, array),
         "product_with": (pointer, integer, array, array, integer, *(array,) * 6, real, real),
+        "groups": (pointer, *(integer,) * 4, *(array,) * 4),
         "pack_array": (pointer, integer, array, integer),
         "bytes_of_packed": (pointer, integer, integer),
         "workspace_of": (pointer, integer, integer, integer, integer, integer),

@@ -203,6 +203,13 @@ class NativeGemm:
             self.direct(*self._alike(status, a, b, result))
         return result if out is not None or result.ndim else result[()]
 
+    def groups(self, axes: tuple[int, int, int], ends: Array, a: Array, b: Array, out: Array) -> bool:
+        """A kernel's ``groups``, of a plain problem."""
+        status = self._library.gemmhub_cpu_groups(
+            self._prepared.address, min(self.threads, limits.chosen()), *axes, ends, a, b, out
+        )
+        return not status
+
     def direct_packed(self, a: Array, b: Packed, out: Array | None) -> Array:
         """A kernel's ``direct``, of a plain problem with a packed b."""
         result = self._empty(a, b) if out is None else out

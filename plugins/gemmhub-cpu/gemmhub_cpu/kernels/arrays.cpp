@@ -1,6 +1,7 @@
 // The functions that take NumPy's arrays themselves, so that Python reads none of their attributes. An array object begins,
 // behind Python's head, with the fields below: NumPy's own headers have them in every extension module.
 #include "batch.h"
+#include "groups.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -259,6 +260,40 @@ int64_t gemmhub_cpu_product_with(const Prepared* p, int64_t threads, const void*
     if (read != kDone) return read;
   }
   return multiply_batch(&batch);
+}
+
+// All products of a grouped call, without an epilogue. `axis_a`, `axis_b` and `axis_out` are the dimensions that `ends`, a
+// contiguous array of int64, divides: 0 for rows, 1 for columns, -1 for an array with a matrix for each group.
+int64_t gemmhub_cpu_groups(const Prepared* p, int64_t threads, int64_t axis_a, int64_t axis_b, int64_t axis_out,
+                           const void* ends, const void* a, const void* b, const void* out) {
+  const Array &left = array(*p, a), &right = array(*p, b), &result = array(*p, out), &last = array(*p, ends);
+  if (left.dtype != p->dtypes[0] || right.dtype != p->dtypes[1] || result.dtype != p->dtypes[2]) return kUnlike;
+  if (!(result.flags & kWriteable) || last.count != 1 || (last.sizes[0] > 1 && last.strides[0] != sizeof(int64_t))) return kUnlike;
+  Groups groups{};
+  groups.count = last.sizes[0];
+  groups.ends = reinterpret_cast<const int64_t*>(last.data);
+  Batch batch;
+  prepare(*p, threads, &batch);
+  Call& call = groups.call = batch.call;
+  const auto cut = [&](const Array& x, int64_t axis, int64_t dtype, Matrix* matrix, Cut* cut) {
+    const int outer = axis < 0;
+    if (x.count != 2 + outer || (outer && x.sizes[0] != groups.count)) return false;
+    *matrix = {x.data, x.strides[outer], x.strides[outer + 1], dtype};
+    *cut = {axis >= 0, x.strides[outer ? 0 : axis]};
+    return true;
+  };
+  if (!cut(left, axis_a, p->a, &call.a, &groups.a) || !cut(right, axis_b, p->b, &call.b, &groups.b)) return kUnlike;
+  if (!cut(result, axis_out, p->out, &call.out, &groups.out)) return kUnlike;
+  call.m = left.sizes[left.count - 2], call.k = left.sizes[left.count - 1], call.n = right.sizes[right.count - 1];
+  if (right.sizes[right.count - 2] != call.k || result.sizes[result.count - 2] != call.m) return kUnlike;
+  if (result.sizes[result.count - 1] != call.n) return kUnlike;
+  groups.size = axis_a == 0 ? &Call::m : axis_a == 1 ? &Call::k : &Call::n;
+  int64_t end = 0;
+  for (int64_t i = 0; i < groups.count; end = groups.ends[i++])
+    if (groups.ends[i] < end || groups.ends[i] > call.*groups.size) return kUnlike;
+  const Range written = range_of(result, p->out);
+  if (meet(written, range_of(left, p->a)) || meet(written, range_of(right, p->b))) return kShared;
+  return multiply_groups(groups);
 }
 
 // Packs b, a matrix, into memory of gemmhub_cpu_packed_bytes().

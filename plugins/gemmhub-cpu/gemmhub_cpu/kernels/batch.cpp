@@ -33,24 +33,6 @@ void release(void* kept) {
 
 void make_key() { has_key = pthread_key_create(&key, release) == 0; }
 
-// The workspace of this thread, kept from one call to the next: page faults cost more than a small product. Null where
-// memory is missing.
-char* workspace_of(int64_t bytes) {
-  pthread_once(&once, make_key);
-  if (!has_key) return nullptr;
-  auto* kept = static_cast<Kept*>(pthread_getspecific(key));
-  if (!kept) {
-    kept = static_cast<Kept*>(std::calloc(1, sizeof(Kept)));
-    if (!kept || pthread_setspecific(key, kept)) return std::free(kept), nullptr;
-  }
-  if (kept->bytes < bytes) {
-    std::free(kept->memory);
-    kept->memory = static_cast<char*>(std::malloc(bytes));
-    kept->bytes = kept->memory ? bytes : 0;
-  }
-  return kept->memory;
-}
-
 int64_t products_of(const Batch& batch) {
   int64_t count = 1;
   for (int i = 0; i < batch.count; ++i) count *= batch.axes[i].size;
@@ -211,6 +193,22 @@ int64_t run(const Batch& batch, const Plan& plan, char* memory, int64_t bytes) {
 }
 
 }  // namespace
+
+char* gemmhub::workspace_of(int64_t bytes) {
+  pthread_once(&once, make_key);
+  if (!has_key) return nullptr;
+  auto* kept = static_cast<Kept*>(pthread_getspecific(key));
+  if (!kept) {
+    kept = static_cast<Kept*>(std::calloc(1, sizeof(Kept)));
+    if (!kept || pthread_setspecific(key, kept)) return std::free(kept), nullptr;
+  }
+  if (kept->bytes < bytes) {
+    std::free(kept->memory);
+    kept->memory = static_cast<char*>(std::malloc(bytes));
+    kept->bytes = kept->memory ? bytes : 0;
+  }
+  return kept->memory;
+}
 
 int64_t gemmhub::multiply_batch(Batch* batch) {
   const DefaultMode mode;

@@ -18,6 +18,10 @@ struct Batch {
   bool folds = false;  // rows of several products may be summed as one matrix's
 };
 
+// Workspace of this thread, kept from one call to the next: page faults cost more than a small product. Null where memory is
+// missing.
+char* workspace_of(int64_t bytes);
+
 // All products; the batch is changed. Returns 0, or 1 where workspace is missing.
 int64_t multiply_batch(Batch* batch);
 

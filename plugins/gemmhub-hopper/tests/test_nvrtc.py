@@ -95,7 +95,7 @@ def grouped_variants():
     """The largest shapes for groups of rows, of columns and of k, with the plain epilogue and with more."""
     rows = replace(PLAIN, divided="m")
     columns = Form(True, False, "bfloat16", "bfloat16", transposed_d=True, divided="n")
-    full = {"has_alpha": True, "activation": "gelu"}
+    full = {"activation": "gelu"}
     forms = [
         rows,
         replace(rows, bias="n", **full),
@@ -178,7 +178,7 @@ def shifted_rows():
         Form(True, False, "tf32", "float32", tma_store=False, registers_a=True, shifted_columns=True),
         Form(False, True, "bfloat16", "bfloat16", tma_store=False, registers_a=True),
     ):
-        full = replace(plain, has_alpha=True, addend=plain.output, bias="n", activation="gelu")
+        full = replace(plain, addend=plain.output, bias="n", activation="gelu")
         forms = [
             (plain, False),
             (replace(plain, transposed_d=True), True),

@@ -33,7 +33,7 @@ def named() -> list[str]:
     """Return the speed of products of fixed sizes."""
     body = [
         (
-            f"{x['groups']} x {x['rows']}", f"{x['n']} x {x['k']}", x["mixture"], "transposed" if x["order"] == "t" else "",
+            f"{x['groups']} x {x['rows']}", f"{x['n']} x {x['k']}", x["mixture"], "transposed" * (x["order"] == "t"),
             f"{x['torch_tflops']:.0f}", f"{x['tflops']:.0f}", f"{x['ratio']:.2f}",
         )
         for x in _load("hopper_grouped_named")

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 FILES = sorted(path for path in RESULTS.rglob("*") if path.is_file())
-LARGEST_FILE, ALL_RESULTS, DATA_OF_A_CARD = 200_000, 1_000_000, 300_000
+LARGEST_FILE, ALL_RESULTS, DATA_OF_A_CARD = 200_000, 1_000_000, 350_000
 """Bytes: of a tracked file, of benchmarks/results, and of all plugins' data for one card."""
 OLD_COMMANDS = {"hopper_read.json.xz", "hopper_widths.txt", "new_products.txt", "map.json.xz"}
 """Files whose command names a script that was since removed or moved; a new run replaces it."""

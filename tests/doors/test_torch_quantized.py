@@ -192,7 +192,8 @@ def test_gradients_are_those_of_the_dequantized_weight(scheme, activation, rng):
     grad = draw(rng, *y.shape)
     y.backward(grad)
     with torch.no_grad():
-        assert torch.allclose(y, layer(x), rtol=1e-5, atol=1e-5)
+        # The slope of a gate grows with its argument, of which two orders of summation differ.
+        assert torch.allclose(y, layer(x), rtol=1e-4, atol=1e-5 * float(y.abs().max()))
         # The argument of the activation is that of quantized activations; the slope with respect to x is the weight.
         plain = door.QuantizedLinear(linear(rng), scheme)
         plain.weight, plain.weight_scale, plain.bias = layer.weight, layer.weight_scale, layer.bias

@@ -133,7 +133,7 @@ def test_features_are_those_of_planes(monkeypatch):
     """As of a 16-bit product with three times the K, whose operands need no copy; the pre-pass is not corrected."""
 
     class Doubling:
-        def factors(self, rows):
+        def factors(self, rows, handled=()):
             assert all(row[10] == 0 for row in rows)  # bytes of copies
             assert all(row[2] == math.log(3 * 4096) for row in rows)
             return np.full(len(rows), 2.0)

@@ -66,10 +66,11 @@ struct GroupCursor {
 
     // With DEPTH: the elements of K of a work tile, whose group is no lower than at the call before.
     DEVICE void take_depth(const Params& p, WorkTile& work) {
-        if constexpr (kDivided != DEPTH) return;
-        while (group < work.batch) next_group(p);
-        const int blocks = (end - begin + static_cast<int>(BLOCK_K) - 1) / static_cast<int>(BLOCK_K);
-        work.begin = begin, work.end = end;
-        work.first_k_block = 0, work.k_blocks = blocks > 0 ? blocks : 1;
+        if constexpr (kDivided == DEPTH) {
+            while (group < work.batch) next_group(p);
+            const int blocks = (end - begin + static_cast<int>(BLOCK_K) - 1) / static_cast<int>(BLOCK_K);
+            work.begin = begin, work.end = end;
+            work.first_k_block = 0, work.k_blocks = blocks > 0 ? blocks : 1;
+        }
     }
 };

@@ -23,8 +23,8 @@ constexpr int TILE_QUADS = kNumFragments * FRAGMENT_QUADS;
 constexpr long long PARTIAL_SIZE =
     TILE_QUADS * 128;  // Float4s of a split: [register / 4][thread], as its readers hold it
 // Splits, and quads of each, of a slice that are loaded at once: as many as the registers left by ShiftedLoader,
-// repair_sums() and the elements of C beside int32 sums allow. With kCrowdedSlices kernels of some epilogues would spill.
-constexpr bool kRoomForSlices = kNumPlanes == 1 && !kShifted && !(kInt8 && kHasAddend);
+// repair_sums() and int32 sums allow. With kCrowdedSlices kernels of some epilogues would spill.
+constexpr bool kRoomForSlices = kNumPlanes == 1 && !kShifted && !kInt8;
 constexpr bool kCrowdedSlices = kSplitPlanesB && kNumConsumers > 1 && BLOCK_N > 32;
 constexpr int SLICE_SPLITS = kRoomForSlices && TILE_QUADS <= 16 ? 8 : !kCrowdedSlices ? 4 : kClusterK == 1 ? 2 : 1;
 constexpr int SLICE_QUADS = kRoomForSlices && TILE_QUADS <= 24 ? 2 : 1;

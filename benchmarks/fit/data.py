@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ PLUGINS = {
 _NEAR, _LEAST = 5.0, 0.01
 """Decay of a candidate's weight with its distance from the fastest of its product, and its least value."""
 _UNEQUAL = 0.1
-"""Ratio of the times of equal kernels, as a logarithm, from which on the host disturbed a measurement."""
+"""Ratio of the times of cuBLASLt's first choice and of torch's call, as a logarithm, from which on they are unequal."""
 _HELD = 20
 """Inverse of the fraction of products that are held out."""
 
@@ -44,7 +45,7 @@ class Part:
     measured: list[float] = field(default_factory=list)
     modelled: list[float] = field(default_factory=list)
     rows: list[list[float]] = field(default_factory=list)
-    handled: tuple[int, ...] = ()
+    handled: list[tuple[int, ...]] = field(default_factory=list)
     """Features that may differ where they were constant (gemmhub.kit.net.Net.covers)."""
 
 
@@ -58,6 +59,17 @@ class Data:
     fastest: Array
     """Seconds of gemmhub's fastest candidate."""
     parts: list[Part]
+    unequal: Array
+    """Whether cuBLASLt's first choice took another time than torch's call (:func:`unequal`): networks do not learn from
+    such a product, which is judged as others are.
+    """
+
+    @property
+    def left_out(self) -> str:
+        """The products that networks do not learn from, as numbers by class."""
+        every = Counter(row["class"] for row in self.rows)
+        some = Counter(row["class"] for row, left_out in zip(self.rows, self.unequal) if left_out)
+        return ", ".join(f"{number} of {every[name]} {name}" for name, number in some.items()) or "none"
 
     def fold(self, index: int, folds: int) -> Array:
         """Return, for each product, whether it is in this one of so many folds."""
@@ -102,26 +114,31 @@ def described(module: ModuleType, asked: GemmProblem, card: Any, names: Sequence
 
 
 def read(rows: list[dict[str, Any]], modules: dict[str, ModuleType], card: dict[str, Any]) -> Data:
-    rows = [row for row in rows if any(row["us"].get(name) for name in modules) and not disturbed(row)]
+    rows = [row for row in rows if any(row["us"].get(name) for name in modules)]
     parts: dict[Key, Part] = {}
     for i, row in enumerate(rows):
         asked = sample.problem(sample.of(row))
         for name, module in modules.items():
             us = row["us"].get(name, {})
             for found in described(module, asked, card[name], list(us)) if us else ():
-                part = parts.setdefault((name, found.kind), Part((name, found.kind), handled=found.handled))
+                part = parts.setdefault((name, found.kind), Part((name, found.kind)))
                 part.product += [i] * len(found.names)
                 part.names += found.names
                 part.measured += [us[x] * 1e-6 for x in found.names]
                 part.modelled += found.modelled
                 part.rows += found.rows
+                part.handled += [tuple(found.handled)] * len(found.names)
     fastest = [min(us for name in modules for us in row["us"].get(name, {}).values()) * 1e-6 for row in rows]
     theirs = [min(row["us"].get("torch", {}).values(), default=math.nan) * 1e-6 for row in rows]
-    return Data(rows, np.array(theirs), np.array(fastest), list(parts.values()))
+    unlike = [unequal(row) for row in rows]
+    return Data(rows, np.array(theirs), np.array(fastest), list(parts.values()), np.array(unlike, bool))
 
 
-def disturbed(row: dict[str, Any]) -> bool:
-    """Return whether equal kernels took unequal times: torch's call of floats is cuBLASLt's first choice."""
+def unequal(row: dict[str, Any]) -> bool:
+    """Return whether cuBLASLt's first choice took another time than torch's call of floats, as a rule the same kernel.
+
+    Then either the host disturbed one of the two, or torch's call ran another kernel: the times do not tell which.
+    """
     us = row["us"]
     first, theirs = us.get("cublas", {}).get("first"), us.get("torch", {})
     if not first or not theirs or row["dtype"] in ("int8", FP8):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fit import sample
-from benchmarks.fit.data import Array, Data, Key, weights
+from benchmarks.fit.data import Array, Data, Key, Part, weights
 from gemmhub.kit import corrections
 from gemmhub.kit.corrections import UNMEASURED
 from gemmhub.kit.net import Net
@@ -30,8 +30,7 @@ class Judged:
             unmeasured = UNMEASURED if part.key[0] != "cublas" else 1.0
             alone = modelled * unmeasured
             if net is not None:
-                factors = corrections.factors(net, part.rows, part.product, part.handled, unmeasured)
-                corrected = modelled * factors
+                corrected = modelled * _factors(net, part, unmeasured)
             self.estimates.append({
                 False: alone * margin, True: (alone if net is None else corrected) * margin,
             })  # fmt: skip
@@ -60,6 +59,15 @@ class Judged:
         logs = np.log(self.estimates[index][corrected][which] / self.margins.get(part.key[0], 1.0) / measured)
         near = weights(measured, self.data.fastest[np.array(part.product)[which]])
         return math.sqrt((near * logs**2).sum() / near.sum()) if len(logs) else math.nan
+
+
+def _factors(net: Net, part: Part, unmeasured: float) -> Array:
+    """Return the factors of a network on the estimates of the candidates of its part."""
+    rows, products, found = np.array(part.rows), np.array(part.product), np.ones(len(part.rows))
+    for handled in set(part.handled):  # those of a product's candidates are equal
+        which = np.array([x == handled for x in part.handled])
+        found[which] = corrections.factors(net, rows[which], products[which].tolist(), handled, unmeasured)
+    return found
 
 
 def report(judged: Judged, nets: Mapping[Key, Net], some: Array) -> list[str]:
@@ -91,20 +99,23 @@ def report(judged: Judged, nets: Mapping[Key, Net], some: Array) -> list[str]:
 
 
 def write_report(
-    lines: list[str], products: int, facts: dict[str, Any], folder: Path, kinds: Iterable[str] = (), folds: int = 0
-) -> None:
+    lines: list[str], data: Data, facts: dict[str, Any], folder: Path, kinds: Iterable[str] = (), folds: int = 0,
+    shipped: bool = False,
+) -> None:  # fmt: skip
     """Write the tables of held-out products as held_out.txt of the card's folder in ``folder``.
 
-    Where only the networks of ``kinds`` were fitted, the name of the file has them.
+    Where only the networks of ``kinds`` were fitted, the name of the file has them. ``shipped``: the networks
+    are those that the plugins had before.
     """
     path = folder / facts["name"].split()[1].lower() / f"{'_'.join(['held_out', *kinds])}.txt"
-    words = "on products that it holds out, with the networks that it writes"
+    words = f"on products that it holds out, with the networks that {'the plugins have' if shipped else 'it writes'}"
     if folds:
         words = f"on each of {folds} folds of the products, with networks fitted to the other folds"
     path.parent.mkdir(exist_ok=True)
     head = [
-        f"products: {products} of `{facts['command']}` on an {facts['name']}",
+        f"products: {len(data.rows)} of `{facts['command']}` on an {facts['name']}",
         f"tables: the report of benchmarks/fit/train.py {words}",
+        f"not learned from: {data.left_out}; torch's call took another time than cuBLASLt's first choice",
         f"cuBLASLt {facts['library']}, CUDA {facts['driver']}, torch {facts['torch']}",
         "(net/torch: torch's time over that of the fastest estimated, of those candidates that were timed; "
         "best/torch: of the fastest timed)",

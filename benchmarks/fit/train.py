@@ -1,18 +1,21 @@
 """Fit the corrections of gemmhub's CUDA backends to the times of measure.py on one card.
 
-    python -m benchmarks.fit.train DIR... [--write] [--epochs 120] [--kinds | --keep PLUGIN/KIND...] [--folds 5]
+    python -m benchmarks.fit.train DIR... [--write] [--epochs 120] [--kinds | --keep PLUGIN/KIND... | --judge]
+                                  [--folds 5]
 
 It needs torch (on the CPU) and the plugins to fit, no card. All networks are trained together: the loss is mostly the
 error of each candidate relative to the others of its product, of any backend, weighted to those near the fastest; the
 choice depends on nothing else. Some products are held out, and the tables show the gain of the corrections on them.
-``--write`` replaces gemmhub_PLUGIN/data/CARD of each plugin, and writes the tables of the held-out products to
-benchmarks/results/CARD/held_out.txt.
+Nothing is learned from products for which cuBLASLt's first choice took another time than torch's call; they are counted
+by class, and judged where they are held out. ``--write`` replaces gemmhub_PLUGIN/data/CARD of each plugin, and writes
+the tables of the held-out products to benchmarks/results/CARD/held_out.txt.
 
 ``--kinds`` trains some networks only, to measurements of their products: the others are those that the plugins have.
 ``--write`` then writes those networks and held_out_KINDS.txt. ``--folds`` is for few products: the tables are of all of
 them, each judged by networks that were fitted to the other folds, and the networks that are written are fitted to all.
 
 ``--keep`` trains all networks but some, which stay as the plugins have them, and so do those with too few products.
+``--judge`` trains none: the tables are of the networks that the plugins have.
 """
 
 from __future__ import annotations
@@ -136,12 +139,12 @@ def fit(
 ) -> dict[Key, dict[str, Array]]:
     """Return networks as arrays for Net.of, by (plugin, kind), fitted to the products of ``seen``.
 
-    By default these are the products that are not held out. The parts of ``fixed`` are not trained: those with a
-    network enter the loss with its estimates, the others do not.
+    By default these are the products that are not held out; those of :attr:`Data.unequal` are left out. The parts of
+    ``fixed`` are not trained: those with a network enter the loss with its estimates, the others do not.
     """
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    seen, fixed = ~data.held if seen is None else seen, fixed or {}
+    seen, fixed = (~data.held if seen is None else seen) & ~data.unequal, fixed or {}
     parts = [x for x in data.parts if x.key not in fixed and len({i for i in x.product if seen[i]}) >= fewest]
     trained = [Learner(x, data, seen) for x in parts]
     if not trained:
@@ -267,6 +270,7 @@ def main() -> int:
     some = parser.add_mutually_exclusive_group()
     some.add_argument("--kinds", nargs="+", metavar="PLUGIN/KIND", help="train these networks only")
     some.add_argument("--keep", nargs="+", metavar="PLUGIN/KIND", help="train all networks but these")
+    some.add_argument("--judge", action="store_true", help="train nothing: judge the networks that the plugins have")
     parser.add_argument("--folds", type=int, default=0, metavar="N", help="cross-validate, and fit to all products")
     options = parser.parse_args()
     torch.set_num_threads(1)  # the networks are small: several threads wait for each other
@@ -274,6 +278,8 @@ def main() -> int:
     every_kind = {(name, kind) for name, module in modules.items() for kind in module.KINDS}
     given = {(plugin, kind) for plugin, _, kind in (x.partition("/") for x in options.kinds or options.keep or ())}
     chosen, unknown = every_kind - given if options.keep else given, given - every_kind
+    if options.judge and options.folds:
+        parser.error("--judge trains no folds")
     if unknown or options.folds == 1:
         parser.error(f"there is no kind {'/'.join(min(unknown))}" if unknown else "at least 2 folds are needed")
     folders = {name: module.DATA for name, module in modules.items()}
@@ -282,21 +288,23 @@ def main() -> int:
     start = time.monotonic()
     data = read(rows, modules, cards(facts))
     print(f"{len(data.rows)} products on {facts['name']}, described in {time.monotonic() - start:.0f} s", flush=True)
-    others = [part.key for part in data.parts if chosen and part.key not in chosen]
+    print(f"not learned from: {data.left_out}; torch's call took another time than cuBLASLt's first choice", flush=True)
+    others = [part.key for part in data.parts if options.judge or (chosen and part.key not in chosen)]
     fixed = {key: shipped(key, facts, folders) for key in others}
     every = np.ones(len(data.rows), bool)
     nets = fit(data, options.epochs, seen=every if options.folds else ~data.held, fixed=fixed)
     known = together(nets, fixed)
     judged = Judged(data, known, margins(modules))
-    learned = report(judged, known, every if options.folds else ~data.held)
+    learned = report(judged, known, (every if options.folds else ~data.held) & ~data.unequal)
     if options.folds:
         judged = by_folds(data, options.folds, options.epochs, fixed, margins(modules))
     held = report(judged, known, every if options.folds else data.held)
     print("\n".join(["\nproducts that were held out:", *held, "\nproducts that were learned from:", *learned]))
     if options.write:
-        write(nets, facts, folders, add=bool(chosen))
+        if not options.judge:
+            write(nets, facts, folders, add=bool(chosen))
         kinds = sorted(kind for _, kind in chosen) if options.kinds else []
-        write_report(held, len(data.rows), facts, FOLDER, kinds, options.folds)
+        write_report(held, data, facts, FOLDER, kinds, options.folds, options.judge)
     return 0
 
 

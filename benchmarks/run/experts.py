@@ -2,8 +2,9 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.run.experts [--rounds 30] [--json FILE]
 
-It needs torch and transformers; gemmhub-cpu is measured where it is installed. Operands are random, and each call takes
-the next of several sets, with sizes of groups that are drawn anew. Contenders:
+It needs torch and transformers; gemmhub-cpu is measured where it is installed. Operands are random. Each call takes the
+next of 16 sets, in turn, which were drawn with sizes of groups of their own: sizes repeat, and each was met before it
+is timed. Contenders:
 
 - groups: gemmhub.grouped_matmul of arrays and of tensors; a loop of numpy.matmul (float32) and of torch.mm over the
   groups, into parts of a new result; torch._grouped_mm;
@@ -34,6 +35,7 @@ import gemmhub.torch
 from benchmarks.lib import results
 from benchmarks.lib.cpu_clock import CpuClock
 from gemmhub._base.timing import HostClock, interleave
+from gemmhub._doors.torch import experts as experts_of_gemmhub
 
 Tensor = Any
 GROUPS = ((8, 4, 64, 64), (64, 4, 64, 64), (64, 4, 256, 256), (64, 16, 64, 64), (8, 64, 512, 1024))
@@ -99,7 +101,7 @@ def experts_row(
         scores, chosen = torch.rand(tokens, experts).topk(count)
         sets.append((torch.randn(tokens, hidden).to(dtype), chosen, scores.to(dtype)))
     layers = {"gemmhub": copy.deepcopy(layer)}
-    gemmhub.torch.accelerate(layers["gemmhub"])
+    experts_of_gemmhub.convert(layers["gemmhub"], {})  # of float32, too, which accelerate leaves to transformers
     for name in ("eager", "grouped_mm"):
         layers[name] = copy.deepcopy(layer)
         layers[name].config._experts_implementation = name
@@ -128,7 +130,7 @@ def experts_row(
 def timed(
     calls: dict[str, tuple[Callable[..., Any], list[Any]]], rounds: int, clock: HostClock
 ) -> dict[str, float]:  # fmt: skip
-    """Median microseconds of each contender; each call takes the next operands, all of which were met once."""
+    """Median microseconds of each contender; calls take the sets in turn, and each set was met before it is timed."""
     bound = {}
     for name, (function, sets) in calls.items():
         for operands in sets:

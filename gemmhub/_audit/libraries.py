@@ -140,11 +140,15 @@ def _torch_compiled(name: str, device: str) -> Implementation:
     return Implementation(name, claims, call, setup, _versions("torch", "ml_dtypes"), limit=80)
 
 
-def _cuda_driver() -> int:
-    """The version of CUDA that the driver has, as 1000 major + 10 minor."""
+def _cuda_driver() -> str:
+    """The version of CUDA that the driver has, as 1000 major + 10 minor; "unknown" on Windows and with ROCm."""
     version = ctypes.c_int()
-    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    return version.value
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "unknown"
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    return str(version.value)
 
 
 def _torch_cuda(name: str, device: str) -> Implementation:
@@ -156,11 +160,10 @@ def _torch_cuda(name: str, device: str) -> Implementation:
 
     def versions() -> dict[str, str]:
         properties = torch.cuda.get_device_properties(device)
-        driver = str(_cuda_driver())
         return {
             **_versions("torch", "ml_dtypes")(),
-            "cuda": torch.version.cuda,
-            "driver": driver,
+            "cuda": torch.version.cuda or "unknown",
+            "driver": _cuda_driver(),
             "card": properties.name,
         }
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmhub import api
+from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.operands import TorchArrays
 from gemmhub._base.geometry import MAX_ALIGNMENT, DeviceView, alignment
 from gemmhub._base.guard import translated
@@ -23,7 +24,7 @@ from gemmhub._grouped.call import OPERANDS, Operands, check_operands
 from gemmhub._grouped.forms import Form
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.backend import Kernel
-from gemmhub.capability import Device, Refusal
+from gemmhub.capability import Device
 from gemmhub.errors import NoBackendError, OutputError
 from gemmhub.kit import locks
 from gemmhub.layout import MatrixLayout
@@ -36,7 +37,7 @@ Array = Any
 Run = Callable[[Array, Array, Array, "Array | None", Mapping[str, Any]], Array]
 """``(a, b, offsets, out, options) -> result``."""
 
-_DIVIDED = {0: "m", 1: "n", None: "k"}
+DIVIDED = {0: "m", 1: "n", None: "k"}
 """The dimension of the problem by the axis of the result that offsets divide."""
 
 
@@ -71,7 +72,7 @@ def _bound(call: DeviceCall, cache: Any) -> tuple[Run, bool]:
     """The function that runs a described call, and whether it may be kept."""
     with locks.deciding:
         api.import_deciding()
-        if call.problem.empty:
+        if call.problem.empty or _zeros(call):
             return bind(call, "", None), True
         try:
             decision, kernel = api.settled(call.arrays, call.problem, call.request, cache)
@@ -80,22 +81,12 @@ def _bound(call: DeviceCall, cache: Any) -> tuple[Run, bool]:
     return bind(call, decision.chosen or "", kernel), decision.cacheable and cache.observer is None
 
 
-def taken(device_type: str, axis: int | None) -> bool:
-    """Whether a backend on this machine takes groups that divide this axis of the result, None for terms of sums."""
-    with locks.deciding:
-        api.import_deciding()
-        from gemmhub._choice import registry
-
-        for entry in registry.registry():
-            loaded = entry.get() if not entry.device_types or device_type in entry.device_types else None
-            if loaded is not None and not isinstance(loaded, Refusal):
-                forms = loaded[0].takes.get("groups", frozenset())
-                if forms is None or _DIVIDED[axis] in forms:
-                    return True
-    return False
-
-
-taken._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch's compiler does not trace it
+def _zeros(call: DeviceCall) -> bool:
+    """Whether each group is a sum without terms to which nothing is added, as the gradients of weights without tokens:
+    kernels need not take operands without memory for that.
+    """
+    problem = call.problem
+    return call.groups.divides == "k" and problem.k == 0 and not problem.operands and problem.activation is None
 
 
 def _without_backend(device: Device, decision: Decision) -> NoBackendError:
@@ -120,7 +111,7 @@ def decide(call: DeviceCall) -> Decision:
 def bind(call: DeviceCall, backend: str, kernel: Kernel | None) -> Run:
     """The function that runs calls of one signature: views, a new result, and the kernel at their addresses.
 
-    ``kernel`` is None where the result has no elements.
+    ``kernel`` is None where the result has no elements, or zeros alone.
     """
     arrays: Any = call.arrays
     shape, dtype, alpha = call.shape, call.problem.out.dtype, call.request.alpha
@@ -148,9 +139,16 @@ def bind(call: DeviceCall, backend: str, kernel: Kernel | None) -> Run:
                     )  # fmt: skip
                 except BaseException as error:
                     raise translated(error, backend) from error
+            elif not call.problem.empty:
+                clear(result)
             return arrays.wrap(result, (a, b)) if out is None else out
 
     return run
+
+
+def clear(x: Array) -> None:
+    """Write zeros into an array."""
+    x.zero_() if tensors.is_tensor(x) else x.fill(0)
 
 
 def _refuse_shared(arrays: ArrayLibrary, out: DeviceView, views: Mapping[str, DeviceView]) -> None:
@@ -165,7 +163,7 @@ def describe(a: Array, b: Array, ends: Array, out: Array | None, options: Mappin
     found = check_operands(a, b, True, out, options)
     arrays, request, form = found.arrays, found.request, found.form
     count = offsets.count(ends, arrays, found.groups)
-    groups, shape = Groups(count, _DIVIDED[form.out]), found.shape(count)
+    groups, shape = Groups(count, DIVIDED[form.out]), found.shape(count)
     left, right = found.natives["a"], found.natives["b"]
     natural, compute, precision = numerics(request, left.dtype, right.dtype, found.out_dtype, arrays.device)
     target = None if out is None else arrays.target(out, shape)

@@ -148,7 +148,7 @@ def finish(call: Grouped, result: Array) -> None:
     """Write zeros beyond the last end."""
     rest = call.beyond(result)
     if rest is not None:
-        rest.zero_() if tensors.is_tensor(rest) else rest.fill(0)
+        device.clear(rest)
 
 
 def each_product(a: Any, b: Any, offsets: Any, out: Any, options: dict[str, Any]) -> list[Array]:

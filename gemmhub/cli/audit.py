@@ -40,7 +40,8 @@ def command(
     script that repeats it without gemmhub. An exception of a library is counted as refused. The report holds versions,
     the processor and the card; it names no user, host or path.
 
-    Exit code 0 where no fault was found, 1 where there is one, 3 where an implementation refused everything.
+    Exit code 0 where no fault was found, 1 where there is one, 3 where an implementation refused everything or none is
+    ready on the device.
     """
     for name in (html, json_file):
         if name is not None and name != "-":
@@ -52,9 +53,8 @@ def command(
             begin(each.name)
             done.append(audit(each, effort=effort, seed=seed))
             advance()
-    result = Audit(
-        effort, seed, done[0].date, done[0].system, tuple(x for one in done for x in one.implementations)
-    ) if done else audit()  # fmt: skip
+    audited = tuple(x for one in done for x in one.implementations)
+    result = Audit(effort, seed, done[0].date, done[0].system, audited)
     document = {"command": shlex.join(["gemmhub", *_arguments(ctx)]), "ok": result.ok, **screen.plain(result)}
     if json_file == "-":
         screen.print_json(document)

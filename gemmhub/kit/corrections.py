@@ -2,8 +2,9 @@
 
 A plugin ships a folder for each card that was measured, with ``card.json`` (a :class:`Origin`) and one network for each
 class of products. A correction serves only on the card and with the library that it was fitted to: elsewhere the model
-alone serves, with :data:`UNMEASURED` as a margin, and so it does for candidates unlike those that were measured
-(:func:`factors`). ``benchmarks/fit`` measures and trains.
+alone serves, and so it does for candidates unlike those that were measured (:func:`factors`). Handwritten kernels then
+have :data:`UNMEASURED` as a margin. The vendor's library has none: gemmhub-cublas uses its model as it is.
+``benchmarks/fit`` measures and trains.
 """
 
 from __future__ import annotations

@@ -186,7 +186,10 @@ def _values(divides: str) -> Iterator[dict[str, Any]]:
         yield having("odd starts", **_FLOAT8, **{"n": 288, "k": 320, **sizes, "m": 49} | {divides: 60}, operands=scales)
     for data in ("nonfinite", "alternate"):
         yield having("a tile and a part", data=data)
-    if divides != "k":
+    if divides == "k":
+        yield having("nothing", beyond=0, bias="n")
+        yield having("nothing", beyond=0)
+    else:
         yield having("empty at both ends", k=0, bias="n")
     for promise in ("run", "batch"):
         yield having("a tile and a part", reproducible=promise)

@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import planted
@@ -300,6 +301,20 @@ def test_gemmhub_and_numpy_have_no_fault_in_a_sample():
         result = audit(replace(row.make(name, "cpu:0"), limit=150))
         assert result.ok, str(result)
         assert result.implementations[0].trials > 100
+
+
+def test_versions_of_torch_without_the_driver_of_cuda(monkeypatch):
+    """Windows and ROCm have no library of that name."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    def absent(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(libraries.ctypes, "CDLL", absent)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(name="a card"))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    versions = libraries.LIBRARIES["torch-cuda"].make("torch-cuda", "cuda:0").versions()
+    assert (versions["cuda"], versions["driver"], versions["card"]) == ("unknown", "unknown", "a card")
 
 
 def test_every_kind_is_explained():

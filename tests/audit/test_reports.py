@@ -7,6 +7,7 @@ import json
 import platform
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,6 +20,7 @@ from planted import F32, planted
 from gemmhub._audit import choose, libraries, page, picture
 from gemmhub._audit.implementation import Implementation
 from gemmhub._audit.result import anonymous, pooled
+from gemmhub._choice.status import BackendStatus, Statuses
 from gemmhub.capability import Device
 from gemmhub.cli.main import main
 from gemmhub.errors import DependencyError, InputError
@@ -126,6 +128,19 @@ def test_what_cannot_be_audited_is_named(run, monkeypatch):
         choose.chosen(["numpy"], Device("cuda"))
     with pytest.raises(DependencyError):
         choose.chosen(["missing"], Device())
+
+
+def test_a_device_without_implementations_is_an_error_with_reasons(run, monkeypatch):
+    monkeypatch.setattr(choose, "backend_implementations", lambda device: {})
+    row = libraries.Library(("no_such_module",), "cuda", lambda name, device: planted(name))
+    monkeypatch.setattr(choose, "LIBRARIES", {"missing": row})
+    state = BackendStatus("carded", "gemmhub-carded", "", "absent", reason="no card", remedy="add one")
+    monkeypatch.setattr(choose, "backends", lambda: Statuses((state, replace(state, name="other", state="ready"))))
+    output = run("--device", "cuda", code=3)
+    assert "no implementation is ready on cuda" in output
+    assert "missing: needs no_such_module, which is not installed" in output
+    assert "carded: absent: no card; add one" in output
+    assert "other" not in output
 
 
 def test_an_implementation_that_refuses_everything_is_no_success(run, monkeypatch):

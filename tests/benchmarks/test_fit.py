@@ -186,10 +186,11 @@ def test_training_recovers_the_card(train, measured, capsys):
     lines = "\n".join(train.report(judged, nets, data.held))
     assert "no network: too few products" in lines
     assert "all" in lines
-    train.write_report(lines.splitlines(), len(data.rows), FACTS, folders["one"].parents[1])
+    train.write_report(lines.splitlines(), data, FACTS, folders["one"].parents[1])
     written = (folders["one"].parents[1] / "card" / "held_out.txt").read_text()
     assert written.endswith(f"\n\n{lines}\n")
     assert f"products: {len(data.rows)} of `{FACTS['command']}` on an NVIDIA Card 1\n" in written
+    assert "\nnot learned from: none; torch's call" in written
     train.write(nets, FACTS, folders)
     for name in folders:
         found = corrections.find(folders[name], "half", FACTS["name"], 132, 3.35e12)
@@ -207,6 +208,27 @@ def test_training_is_repeatable(train, measured):
     data, _ = measured
     first, second = (train.fit(data, epochs=2, fewest=100) for _ in range(2))
     assert all((first[key][name] == second[key][name]).all() for key in first for name in first[key])
+
+
+def test_products_whose_kernels_may_differ_are_judged_alone(train, tmp_path):
+    """Where torch's call took another time than cuBLASLt's first choice, nothing is learned, and nothing is hidden."""
+    modules, rows = two_plugins(tmp_path), timed()
+    for row in rows:
+        slower = 1.2 if row["number"] % 3 == 0 and row["class"] in ("half", "odd") else 1.05
+        row["us"]["cublas"] = {"first": slower * row["us"]["torch"]["matmul"]}
+    data = train.read(rows, modules, dict.fromkeys(modules))
+    assert data.unequal.tolist() == [x["number"] % 3 == 0 and x["class"] in ("half", "odd") for x in data.rows]
+    assert data.left_out == "84 of 250 half, 14 of 40 odd"
+    nets = train.fit(data, epochs=2, fewest=100)
+    for part in data.parts:
+        part.measured = [t * (100 if data.unequal[i] else 1) for i, t in zip(part.product, part.measured)]
+    again = train.fit(data, epochs=2, fewest=100)
+    assert all((nets[key][name] == again[key][name]).all() for key in nets for name in nets[key])
+    judged = train.Judged(data, train.together(nets, {}))
+    assert (judged.chosen(True)[data.unequal] > 50 * data.fastest[data.unequal]).all()
+    tables = [train.report(judged, {}, some)[-1].split() for some in (data.held, data.held & ~data.unequal)]
+    counts = [int(table[1]) for table in tables]
+    assert counts[0] - counts[1] == (data.held & data.unequal & ~np.isnan(judged.chosen(True))).sum() > 0
 
 
 def test_other_networks_are_constants(train, measured):
@@ -277,8 +299,12 @@ def test_some_networks_are_replaced(train, tmp_path, monkeypatch):
     changed = {name for name in kept if kept[name] != once_more[name]}
     assert changed == {folder / "card.json", Path("card/held_out.txt")}  # trained to the same products again
     assert json.loads(kept[folder / "card.json"])["command"] == f"{FACTS['command']}; half: third, CUDA 13.0"
-    with pytest.raises(SystemExit):
-        ran("--kinds", "two/quarter")
+    judged = ran("--judge")
+    assert {name for name in judged if judged[name] != kept[name]} == {Path("card/held_out.txt")}
+    assert b"with the networks that the plugins have" in judged[Path("card/held_out.txt")]
+    for wrong in (["--kinds", "two/quarter"], ["--judge", "--folds", "2"]):
+        with pytest.raises(SystemExit):
+            ran(*wrong)
     with pytest.raises(SystemExit, match="another card"):
         train.write({("two", "half"): {}}, {**FACTS, "sms": 114}, {"two": tmp_path / "two" / "data"}, add=True)
 

@@ -106,6 +106,43 @@ class Grouped(Addresses):
     }  # fmt: skip
 
 
+class InPlace(Grouped):
+    """The same with the refusals of tensor cores that read groups in place: 16 bits, lines and matrices at multiples of
+    16 bytes, operands that groups divide contiguous along the other side, one result column for each of the product.
+    """
+
+    takes: ClassVar = {**Grouped.takes, "activation": frozenset({"relu", "gelu", "silu"})}
+
+    def offer(self, problem):
+        reason = "" if problem.groups is None or problem.empty else self._reason(problem)
+        return Refusal(reason, "pass others") if reason else super().offer(problem)
+
+    def _reason(self, problem):
+        divides = problem.groups.divides
+        if problem.a.dtype.itemsize != 2:
+            return f"there is no kernel for groups of {problem.a.dtype}"
+        if divides == "k" and not problem.k:
+            return "there are no elements along k for the groups"
+        along = {"m": {"a": "row"}, "n": {"b": "col"}, "k": {"a": "col", "b": "row"}}[divides]
+        orders = {"a": ("row", "col"), "b": ("col", "row")}  # along k first, where a side of one element has both
+        for name, operand in (("a", problem.a), ("b", problem.b)) if problem.k else ():
+            order = next((x for x in orders[name] if in_lines(operand, x)), None)
+            if order is None:
+                return f"{name} would be copied first"
+            if along.get(name, order) != order:
+                return f"{name} is contiguous along {divides}, which the groups divide"
+        return ""
+
+
+def in_lines(operand, order):
+    """Whether a matrix is stored in this order, with its address, lines and matrices at multiples of 16 bytes."""
+    layout, size = operand.layout, operand.dtype.itemsize
+    lines = layout.rows if order == "row" else layout.cols
+    steps = [layout.leading_dimension(order) if lines > 1 else 0]
+    steps += [step for step, count in zip(layout.batch_strides, layout.batch) if count > 1]
+    return layout.stored(order) and not operand.alignment % 16 and not any(step * size % 16 for step in steps)
+
+
 def matrix(operand, address):
     """The operand as an ndarray of shape (..., rows, cols)."""
     layout, size = operand.layout, operand.dtype.itemsize

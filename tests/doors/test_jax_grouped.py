@@ -111,10 +111,25 @@ def test_mistakes_are_named(rng):
         door.ragged_dot(x, w, jnp.asarray([1, 2]), group_offset=jnp.asarray([0]))
     with pytest.raises(InputError, match="a dimension that vmap maps over"):
         jax.vmap(lambda x: door.ragged_dot(x, w, jnp.asarray([1, 2])))(x[None])
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=r"offsets: group 1: offsets\[1\] = 9 is beyond the 8 rows of a"
-    ):
-        jax.jit(door.ragged_dot)(x, w, jnp.asarray([2, 7])).block_until_ready()
+
+
+def test_mistakes_of_ragged_dot_speak_of_sizes(rng):
+    a, b, _ = operands(rng, "ragged m", F32, [3, 5], beyond=0)
+    x, w = jnp.asarray(a), jnp.asarray(b)
+    remedy = "pass the number of rows of each group"
+    beyond = "group_sizes: group 1: the sum of the sizes up to it, 9, is beyond the 8 rows of lhs; allowed: sizes of 0 "
+    below = "group_sizes: group 1: the sum of the sizes up to it, 2, is below 3, that of the groups before it"
+    for sizes, words in (([2, 7], beyond), ([3, -1], below)):
+        for given in (sizes, np.asarray(sizes), jnp.asarray(sizes)):
+            with pytest.raises(InputError, match=f"{words}.*{remedy}"):
+                door.ragged_dot(x, w, given)
+        for function in (door.ragged_dot, jax.grad(lambda x, w, s: door.ragged_dot(x, w, s).sum(), 1)):
+            with pytest.raises(jax.errors.JaxRuntimeError, match=words):
+                jax.block_until_ready(jax.jit(function)(x, w, jnp.asarray(sizes)))
+    for wrong, words in (([1, 2, 3], "group_sizes: 3 sizes for 2 groups"), ([[1, 2]], r"group_sizes: shape \(1, 2\)")):
+        for function in (door.ragged_dot, jax.jit(door.ragged_dot)):
+            with pytest.raises(ShapeError, match=f"{words}.*{remedy}"):
+                function(x, w, jnp.asarray(wrong))
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "int16", "float32", "bool"])

@@ -6,13 +6,14 @@ import copy
 import pickle
 import warnings
 
-import numpy as np
 import pytest
 
 from gemmhub.errors import InputError
 
 torch = pytest.importorskip("torch", minversion="2.6", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", minversion="5.0", reason="transformers is not installed")
+from mixtures import experts_of, reference, routed  # noqa: E402
+from torch.nn.utils import parametrize  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts  # noqa: E402
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts  # noqa: E402
@@ -48,45 +49,10 @@ def model_of(family):
         return getattr(transformers, f"{family}ForCausalLM")(config).double()
 
 
-def experts_of(rng, dtype, activation="silu", kind=MixtralExperts, spread=1.0):
-    """Random experts of transformers, computed by its loop."""
-    config = transformers.MixtralConfig(
-        hidden_size=24, intermediate_size=17, num_local_experts=5, num_experts_per_tok=2, hidden_act=activation
-    )
-    config._experts_implementation = "eager"
-    made = kind(config)
-    for weight in made.parameters():
-        weight.data = torch.from_numpy(rng.standard_normal(weight.shape) * spread).to(dtype)
-    return made
-
-
-def routed(rng, dtype, tokens=11, count=2, experts=5):
-    """Hidden states, the experts of each token and their weights; one expert has no token."""
-    chosen = [rng.permutation(experts - 1)[:count] for _ in range(tokens)]
-    index = torch.from_numpy(np.array(chosen).reshape(tokens, count))
-    return torch.from_numpy(rng.standard_normal((tokens, 24))).to(dtype), index, torch.rand(tokens, count).to(dtype)
-
-
-def reference(layer, hidden, index, weights, unit):
-    """The result in float64, and a bound of its error, where each step rounds to a dtype of this unit roundoff."""
-    x, up, down = (z.detach().double() for z in (hidden, layer.gate_up_proj, layer.down_proj))
-    result, bound = torch.zeros_like(x), torch.zeros_like(x)
-    for token, (chosen, shares) in enumerate(zip(index.tolist(), weights.detach().double())):
-        for expert, share in zip(chosen, shares):
-            gate, value = (up[expert] @ x[token]).chunk(2)
-            magnitude = (up[expert].abs() @ x[token].abs()) * (x.shape[1] + 2) * 2.0**-24
-            of_gate, of_value = (magnitude + unit * (up[expert] @ x[token]).abs()).chunk(2)
-            active = torch.nn.functional.silu(gate)
-            of_active = 1.1 * of_gate + unit * (active.abs() + 1.1 * of_gate)
-            rows = active * value
-            error = of_active * value.abs() + (active.abs() + of_active) * of_value + 2 * unit * rows.abs()
-            product = down[expert] @ rows
-            accumulated = (rows.shape[0] + 2) * 2.0**-24 * (down[expert].abs() @ (rows.abs() + error))
-            of_product = down[expert].abs() @ error + accumulated
-            of_product += unit * (product.abs() + of_product)
-            result[token] += share * product
-            bound[token] += share * (of_product + 3 * unit * (product.abs() + of_product))
-    return result, bound + unit * (result.abs() + bound)
+@pytest.fixture(autouse=True)
+def every_dtype(monkeypatch):
+    """Acceleration of experts of float32 and float64 on CPUs, where gemmhub is slower."""
+    monkeypatch.setattr(module, "_SLOWER", ())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -169,6 +135,22 @@ def test_tokens_without_experts_and_experts_elsewhere(rng):
     assert torch.equal(layer(hidden, index, weights), expected), "transformers' own"
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_negative_experts_have_zeros(dtype, rng):
+    """They are not those of expert 0, and no other token's result changes."""
+    layer = experts_of(rng, torch.float64)
+    hidden, index, weights = routed(rng, torch.float64)
+    index[3, 1], index[5], index[7, 0] = 5, 5, 5
+    expected = layer(hidden, index, weights)
+    index[3, 1], index[5], index[7, 0] = -1, -2, -(2**31)
+    door.accelerate(layer)
+    kept = index.to(dtype)
+    got = layer(hidden, kept, weights)
+    torch.testing.assert_close(got, expected)
+    assert not got[5].any()
+    assert torch.equal(kept, index), "the caller's"
+
+
 def test_nothing_is_read_on_the_host(rng):
     """No operation copies a number of the routing to Python, where a device would have to be waited for."""
     layer, given = experts_of(rng, torch.float32), routed(rng, torch.float32)
@@ -200,6 +182,7 @@ def test_undo_copies_and_pickles(rng):
     assert isinstance(layer, MixtralExperts)
     again = door.accelerate(model)
     assert again.already == ("experts", "head")
+    assert door.accelerate(model, backend="numpy").ignored.keys() == {"experts", "head"}
     assert again.experts == again.replaced == ()
     mine = layer(*given)
     for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
@@ -211,6 +194,49 @@ def test_undo_copies_and_pickles(rng):
     assert type(layer) is MixtralExperts
     assert torch.equal(layer(*given), expected)
     assert not any(name in vars(layer) for name in ("_options", "_fuses"))
+
+
+class Half(torch.nn.Module):
+    def forward(self, weight):
+        return weight / 2
+
+
+def test_parametrizations_stay(rng):
+    """As those of linear layers: of experts that are accelerated, and of experts that are left."""
+    layer, given = experts_of(rng, torch.float64), routed(rng, torch.float64)
+    accelerated = door.accelerate(layer)
+    parametrize.register_parametrization(layer, "down_proj", Half())
+    again = door.accelerate(layer)
+    assert (again.already, again.experts, again.left) == (("",), (), {})
+    mine = layer(*given)
+    torch.testing.assert_close(copy.deepcopy(layer)(*given), mine)
+    accelerated.undo()
+    assert not isinstance(layer, module.Experts)
+    torch.testing.assert_close(layer(*given), mine)
+    assert "parametrizations" in door.accelerate(layer).left[""]
+    parametrize.remove_parametrizations(layer, "down_proj")
+    assert type(layer) is MixtralExperts
+    torch.testing.assert_close(layer(*given), mine)
+
+
+def test_classes_that_something_puts_before_ours_stay(rng):
+    """As fully_shard does: undo leaves such experts, and a second acceleration finds them."""
+    layer, given = experts_of(rng, torch.float64), routed(rng, torch.float64)
+    expected = layer(*given)
+    accelerated = door.accelerate(layer)
+    kind = type("Sharded", (Before, type(layer)), {})
+    layer.__class__ = kind
+    for copied in (layer, copy.deepcopy(layer)):
+        assert type(copied) is kind
+        torch.testing.assert_close(copied(*given), expected)
+    assert door.accelerate(layer).already == ("",)
+    accelerated.undo()
+    assert type(layer) is kind
+    torch.testing.assert_close(layer(*given), expected)
+
+
+class Before:
+    """A base that comes before the class of a module."""
 
 
 def test_options_are_those_of_the_products(monkeypatch, rng):
@@ -270,3 +296,21 @@ def test_experts_are_compiled(rng):
         expected = layer(*given)
         compiled = torch.compile(layer, backend="eager", fullgraph=True)
         torch.testing.assert_close(compiled(*given), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_dtypes_that_are_slower_on_a_cpu_are_left(dtype, monkeypatch, rng):
+    monkeypatch.undo()
+    slower = dtype in (torch.float32, torch.float64)
+    layer, given = experts_of(rng, dtype, spread=0.25), routed(rng, dtype)
+    expected = layer(*given)
+    accelerated = door.accelerate(layer)
+    assert accelerated.experts == (() if slower else ("",))
+    if slower:
+        assert f"products of {dtype} on a CPU" in accelerated.left[""]
+        assert torch.equal(layer(*given), expected)
+    accelerated.undo()
+    with door.accelerate(layer, reproducible="batch") as accelerated:
+        assert accelerated.experts == ("",), "transformers pins no bits"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert door.accelerate(layer).experts == (() if dtype is torch.float64 else ("",))

@@ -232,6 +232,24 @@ def test_compiled_functions(form, rng):
         torch.testing.assert_close(found, (a.grad, b.grad))
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("form", DIVIDED)
+def test_offsets_of_numpy_may_change_before_the_backward_pass(form, compiled, rng):
+    a, b, offsets = leaves(rng, form, [2, 0, 3])
+    gemmhub.grouped_matmul(a, b, offsets).square().sum().backward()
+    expected = a.grad, b.grad
+    a.grad = b.grad = None
+    function = gemmhub.grouped_matmul
+    if compiled:
+        torch._dynamo.reset()
+        function = torch.compile(lambda a, b, ends: gemmhub.grouped_matmul(a, b, ends), backend="aot_eager")
+    ends = offsets.numpy().copy()
+    result = function(a, b, ends)
+    ends[:] = [1, 4, 5]  # a router that uses its buffer again
+    result.square().sum().backward()
+    torch.testing.assert_close((a.grad, b.grad), expected)
+
+
 def test_lists_have_gradients_and_are_compiled(rng):
     a = [torch.from_numpy(draw(rng, (m, 3), F64)).requires_grad_() for m in (2, 1, 4)]
     b = [torch.from_numpy(draw(rng, (3, n), F64)).requires_grad_() for n in (2, 3, 1)]

@@ -201,6 +201,7 @@ def test_use_takes_torchs_own_on_cuda_where_a_backend_takes_groups(monkeypatch):
         assert grouped.equivalent(a, b, offs=offsets) is None
         try:
             backend = add(Grouped("grouped"))
+            api.forget_decisions()
             assert grouped.equivalent(a, b, offs=offsets) == ((a, b, offsets), {})
             assert grouped.equivalent(a, b, offs=offsets.long()) is None
             assert grouped.equivalent(a, b, offs=torch.empty(2, dtype=torch.int32)) is None
@@ -209,6 +210,7 @@ def test_use_takes_torchs_own_on_cuda_where_a_backend_takes_groups(monkeypatch):
                 is None
             )
             monkeypatch.setattr(type(backend), "takes", {**backend.takes, "groups": frozenset({"k"})})
+            api.forget_decisions()
             assert grouped.equivalent(a, b, offs=offsets) is None
             assert grouped.equivalent(a.mT, a, offs=offsets) is not None
         finally:

@@ -270,6 +270,33 @@ def test_printed_reports():
     assert repr(door.accelerate(torch.nn.ReLU())) == "<Accelerated: 0 linear layers replaced, 0 modules left>"
 
 
+def test_options_that_are_not_applied_are_reported():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 3), door.Linear(3, 3, reproducible="run", backend="numpy"),
+        door.QuantizedLinear(torch.nn.Linear(3, 3), "int8_row"), torch.nn.Linear(3, 3),
+    )  # fmt: skip
+    first = door.accelerate(model[0], packed=True)
+    assert not door.accelerate(model[0], packed=True).ignored
+    rest = door.accelerate(model, reproducible="run", precision="ieee")
+    undo = "undo() the earlier acceleration first"
+    assert rest.ignored == {
+        "0": f"precision='ieee', reproducible='run' not applied: it keeps its options; {undo}",
+        "1": f"precision='ieee' not applied: it keeps its options; {undo}",
+        "2": f"reproducible='run' not applied: it keeps its options; {undo}",
+    }
+    assert (rest.replaced, rest.already, rest.left) == (("3",), ("0", "1", "2"), {})
+    words = "1 linear layer replaced, 3 layers computed by gemmhub already (3 with other options), 0 modules left"
+    assert str(rest).splitlines() == [words, *(f"  {name}: {text}" for name, text in rest.ignored.items())]
+    assert door.accelerate(model).ignored == {}
+    other = door.accelerate(model[1], backend="cpu", packed=True)
+    assert (
+        other.ignored[""] == f"backend='cpu', packed=True not applied: it keeps backend='numpy', packed=False; {undo}"
+    )
+    first.undo()
+    assert door.accelerate(model[0], reproducible="run").replaced == ("",)
+    assert model[0].options == {"reproducible": "run"}
+
+
 def test_models_of_transformers(calls):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     with warnings.catch_warnings():

@@ -460,7 +460,7 @@ def test_the_report(rng):
     assert asked == ["one", "two", "three", "small"]
     assert (report.bytes_before, report.bytes_after) == (K * N * (2 + 4 + 4), 3 * N * (K + 4))
     summary = "3 linear layers quantized by fp8_row (0.4 MB of weights before, 0.1 MB after), "
-    summary += "1 layer quantized before, 5 modules left"
+    summary += "1 layer quantized before by int8_row, 5 modules left"
     assert repr(report) == f"<Quantized: {summary}>"
     assert str(report).splitlines() == [summary, *(f"  {name}: {reason}" for name, reason in report.left.items())]
     assert model["two"] is model["again"] is shared
@@ -472,6 +472,8 @@ def test_the_report(rng):
     assert str(model["three"]) == f"QuantizedLinear({text})"
     again = door.quantize_(model, "int8_row", filter=lambda *_: False)
     assert again.already == ("one", "two", "three", "before")
+    assert again.schemes == ("fp8_row", "fp8_row", "fp8_row", "int8_row")
+    assert "4 layers quantized before by fp8_row and int8_row" in str(again)
     accelerated = door.accelerate(model)
     assert accelerated.already == ("one", "two", "three", "before")
     assert accelerated.replaced == ("wide", "head", "small")
@@ -626,6 +628,35 @@ def test_exported_programs(scheme, strict, rng):
     for rows in (2, 9):
         x = draw(rng, rows, K)
         assert torch.equal(program.module()(x), model(x))
+
+
+class Stacked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Parameter(torch.ones(4, 8, 6))
+        self.down = torch.nn.Parameter(torch.ones(4, 6, 8))
+        self.scale = torch.nn.Parameter(torch.ones(1, 1, 8))
+        self.register_parameter("bias", None)
+
+
+def test_stacks_of_matrices_are_reported():
+    model = torch.nn.ModuleDict({"experts": Stacked(), "one": torch.nn.Linear(8, 6), "conv": torch.nn.Conv1d(2, 2, 3)})
+    report = door.quantize_(model, "int8_row")
+    assert report.replaced == ("one",)
+    assert report.left == {"experts": "a Stacked: stacks of matrices (up, down) are not quantized"}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_large_activations_within_the_documented_range(scheme, rng):
+    """A sum is multiplied by the activation's scale before the weight's."""
+    largest = float(torch.finfo(torch.float32).max) / K / (127 if scheme == "int8_row" else 448)
+    layer = door.QuantizedLinear(linear(rng), scheme)
+    x = torch.from_numpy(rng.uniform(-1, 1, (5, K)) * largest).float()
+    x[0] = 0.99 * largest * layer.dequantize()[0].sign()  # every product of one element is positive
+    with torch.no_grad():
+        y = layer(x)
+    assert y.isfinite().all()
+    assert ratio(layer, x, y) <= 1
 
 
 # Promises, and packed weights.

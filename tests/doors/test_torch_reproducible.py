@@ -72,6 +72,21 @@ def compiled(x, w, bias):
     )(x)
 
 
+def compiled_layer(layer):
+    torch._dynamo.reset()
+    return torch.compile(layer, fullgraph=True, backend="aot_eager")
+
+
+def in_override(function):
+    def run(*operands):
+        if not hasattr(torch.library, "get_kernel"):
+            pytest.skip("override needs torch 2.11")
+        with door.override("batch", strict=True):
+            return function(*operands)
+
+    return run
+
+
 PINNED = {"reproducible": "batch"}
 CALLS = {
     "matmul": lambda x, w, b: gemmhub.matmul(x, w.t(), **PINNED),
@@ -88,6 +103,10 @@ CALLS = {
     "use, linear": in_block(linear),
     "use, addmm": in_block(lambda x, w, b: torch.addmm(b, x, w.t(), beta=0.5)),
     "use, einsum": in_block(lambda x, w, b: torch.einsum("ik,jk->ij", x, w)),
+    "use, Linear": in_block(lambda x, w, b: layer_of(w, b)(x)),
+    "use, Linear with an activation": in_block(lambda x, w, b: layer_of(w, b, activation="gelu")(x)),
+    "use, compiled Linear": in_block(lambda x, w, b: compiled_layer(layer_of(w, b))(x)),
+    "override, Linear": in_override(lambda x, w, b: layer_of(w, b)(x)),
     "vmap": lambda x, w, b: torch.func.vmap(lambda row: gemmhub.matmul(row, w.t(), **PINNED))(x),
     "vmap, shared bias": lambda x, w, b: torch.func.vmap(
         lambda row: gemmhub.matmul(row, w.t(), bias=b, activation="relu", **PINNED)
@@ -124,6 +143,16 @@ def test_gradients_keep_the_promise(name, rng, rows):
     assert torch.equal(grads[0][4], grads[1][0])
     assert len(rows.problems) >= 4
     assert {x.reproducible for x in rows.problems} == {"batch"}
+
+
+def test_options_of_a_layer_go_before_those_of_a_block(rng, rows):
+    x, w, b = (draw(rng, *shape) for shape in ((9, 33), (7, 33), (7,)))
+    layer = layer_of(w, b, reproducible="run", backend="rows")
+    with torch.no_grad(), door.use(reproducible="batch", backend="numpy"):
+        layer(x)
+    with torch.no_grad():
+        layer_of(w, b, backend="rows")(x)
+    assert [x.reproducible for x in rows.problems] == ["run", None]
 
 
 def test_autocast_keeps_the_promise(rng, rows):

@@ -36,6 +36,8 @@ class Call(NamedTuple):
     dtype: Any
     alpha: complex
     options: tuple[tuple[str, Any], ...]
+    sized: bool = False
+    """Whether the offsets are sums of the sizes of groups, of which errors speak then."""
 
 
 grouped = Primitive("gemmhub_grouped")
@@ -52,7 +54,7 @@ def _abstract(a: Any, b: Any, *offsets: Any, call: Call) -> Any:
 
 def _lowered(context: Any, *operands: Any, call: Call) -> Any:
     name = target.register("gemmhub_grouped_cpu", _run, "cpu")
-    number = target.number_of(("grouped", call.alpha, call.options))
+    number = target.number_of(("grouped", call.alpha, call.options, call.sized))
     return jax.ffi.ffi_lowering(name)(context, *operands, call=number)
 
 
@@ -62,11 +64,13 @@ def _refused(context: Any, *operands: Any, call: Call) -> NoReturn:
 
 def _run(number: int, *buffers: Any) -> None:
     """Run a call of the compiled program on its buffers."""
-    _, alpha, options = target.facts(number)
+    _, alpha, options, sized = target.facts(number)
     *operands, out = target.views(buffers)
     a, b, *offsets = operands
     arguments = dict(options) if alpha == 1 else {**dict(options), "alpha": alpha}
     try:
+        if sized:
+            _check_sums(offsets[0], _extent(forms.form_of(a.shape, b.shape, True), a, b))
         multiply(a, b, offsets[0] if offsets else None, out, arguments)
     except Exception as error:
         raise RuntimeError(f"{type(error).__name__}: {error}") from None
@@ -117,7 +121,7 @@ def _ends(a: Array, b: Array, offsets: Any) -> Array:
     form = forms.form_of(a.shape, b.shape, True)
     groups = forms.sizes(form, a.shape, b.shape)[0]
     if not isinstance(offsets, Tracer):
-        read = ends.read(offsets, groups, a.shape[form.a] if form.a is not None else b.shape[-1], form.noun)
+        read = ends.read(offsets, groups, _extent(form, a, b), form.noun)
         return jnp.asarray(np.asarray(read, np.int64))  # without jax_enable_x64 int32, as sizes are
     if offsets.dtype not in ends.DTYPES:
         raise DTypeError("offsets", f"dtype {offsets.dtype}", "int32, int64", "convert them with astype")
@@ -126,6 +130,44 @@ def _ends(a: Array, b: Array, offsets: Any) -> Array:
     if groups is not None and offsets.shape[0] != groups:
         raise ShapeError("offsets", f"{offsets.shape[0]} ends for {groups} groups", f"{groups} ends")
     return offsets
+
+
+def _extent(form: forms.Form, a: Array, b: Array) -> int:
+    """The size of the dimension that offsets divide."""
+    size: int = b.shape[-1] if form.a is None else a.shape[form.a]
+    return size
+
+
+def _sums(group_sizes: Any, rows: int, groups: int) -> Array:
+    """The offsets of groups of these sizes. Errors name the sizes, which are checked here unless JAX traces them."""
+    sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
+    remedy = "pass the number of rows of each group"
+    if not jnp.issubdtype(sizes.dtype, jnp.integer):
+        raise InputError("group_sizes", f"dtype {sizes.dtype}", "integers", remedy)
+    if sizes.ndim != 1:
+        raise ShapeError("group_sizes", f"shape {sizes.shape}", "one dimension: a size for each group", remedy)
+    if sizes.shape[0] != groups:
+        allowed = f"{groups} sizes, one for each matrix of rhs"
+        raise ShapeError("group_sizes", f"{sizes.shape[0]} sizes for {groups} groups", allowed, remedy)
+    # A sum that wraps is below the one before it, which is an error where the sums are read.
+    if isinstance(sizes, Tracer):
+        return jnp.cumsum(sizes, dtype=jax.dtypes.canonicalize_dtype(np.int64))
+    sums = np.cumsum(np.asarray(sizes), dtype=np.int64)
+    _check_sums(sums, rows)
+    return sums
+
+
+def _check_sums(sums: Any, rows: int) -> None:
+    """Raise InputError for sums of the sizes of groups that are not in order, from 0 to ``rows``."""
+    before = 0
+    for i, sum_ in enumerate(sums.tolist()):
+        if not before <= sum_ <= rows:
+            wrong = f"beyond the {rows} rows of lhs" if sum_ > rows else f"below {before}, that of the groups before it"
+            raise InputError(
+                "group_sizes", f"group {i}: the sum of the sizes up to it, {sum_}, is {wrong}",
+                f"sizes of 0 or more, whose sum is at most {rows}", "pass the number of rows of each group",
+            )  # fmt: skip
+        before = sum_
 
 
 def traced(a: Any, b: Any, offsets: Any = None, *, out: Any = None, **options: Any) -> Array:
@@ -137,6 +179,11 @@ def traced(a: Any, b: Any, offsets: Any = None, *, out: Any = None, **options: A
             masked = "apply it to the result, and mask what is beyond the last end"
             remedy = masked if name in ("bias", "activation") else f"leave {name}= out"
             raise InputError(name, f"given to a grouped product {where}", "None: not implemented there", remedy)
+    return _program(a, b, offsets, options)
+
+
+def _program(a: Any, b: Any, offsets: Any, options: dict[str, Any], sized: bool = False) -> Array:
+    """The product as a part of the program, with options that it can have."""
     if isinstance(options.get("alpha"), Tracer):
         raise InputError("alpha", "an array that JAX traces", "numbers", "multiply the product by it")
     parsed = parse_request(options)  # type: ignore[arg-type]
@@ -144,7 +191,7 @@ def traced(a: Any, b: Any, offsets: Any = None, *, out: Any = None, **options: A
     dtype = results.result_dtype(np.dtype(a.dtype), np.dtype(b.dtype), parsed)
     if offsets is not None:
         offsets = _ends(a, b, offsets)
-    return differentiable(Call(dtype, parsed.alpha, tuple(parsed.in_force.items())), a, b, offsets)
+    return differentiable(Call(dtype, parsed.alpha, tuple(parsed.in_force.items()), sized), a, b, offsets)
 
 
 def ragged_dot(
@@ -189,17 +236,9 @@ def ragged_dot(
         raise unexpected(name, ("preferred_element_type", "precision", "reproducible", "backend"), hint)
     if jnp.ndim(lhs) != 2 or jnp.ndim(rhs) != 3:
         raise ShapeError("lhs, rhs", f"shapes {jnp.shape(lhs)} and {jnp.shape(rhs)}", "(m, k) and (g, k, n)")
-    sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
-    if not jnp.issubdtype(sizes.dtype, jnp.integer):
-        raise InputError("group_sizes", f"dtype {sizes.dtype}", "integers", "pass the number of rows of each group")
-    # A sum that wraps is below the one before it, which is an error where the offsets are read.
-    offsets: Any
-    if isinstance(sizes, np.ndarray):
-        offsets = np.cumsum(sizes, dtype=np.int64)
-    else:
-        offsets = jnp.cumsum(sizes, dtype=jax.dtypes.canonicalize_dtype(np.int64))
-    options = {"precision": precision, "reproducible": reproducible, "backend": backend}
-    return traced(lhs, rhs, offsets, out_dtype=preferred_element_type, **options)
+    sums = _sums(group_sizes, jnp.shape(lhs)[0], jnp.shape(rhs)[0])
+    options = {"out_dtype": preferred_element_type, "precision": precision, "reproducible": reproducible}
+    return _program(lhs, rhs, sums, {**options, "backend": backend}, sized=True)
 
 
 __all__ = ["jax", "ragged_dot", "traced"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -26,11 +26,13 @@ class Accelerated:
     replaced: tuple[str, ...]
     """Names of the linear layers that this call changed, so that gemmhub computes them."""
     already: tuple[str, ...]
-    """Names of the layers that gemmhub computed before the call; they keep their options."""
+    """Names of the linear layers and experts that gemmhub computed before; they keep their options (see ``ignored``)."""
     left: dict[str, str]
     """Names of other modules with a weight matrix, with the reason why each is unchanged."""
     experts: tuple[str, ...] = ()
     """Names of the experts of mixtures that this call changed: modules with the weights of all experts of a layer."""
+    ignored: dict[str, str] = field(default_factory=dict)
+    """Names of those ``already`` computed with other options than the call's, with what was not applied to each."""
     _layers: tuple[KeepsPacked, ...] = field(default=(), compare=False)
     _changed: list[Any] = field(default_factory=list, compare=False)
 
@@ -42,7 +44,8 @@ class Accelerated:
     def undo(self) -> None:
         """Let torch compute the layers and experts that this acceleration changed, and free their packed weights.
 
-        Layers that gemmhub computed before stay as they are.
+        Layers that gemmhub computed before stay as they are, and so do modules whose class something else has changed
+        since (fully_shard).
         """
         while self._changed:
             _revert(self._changed.pop())
@@ -59,6 +62,7 @@ class Accelerated:
             layers += f", {_counted(self.experts, 'mixture of experts', 'mixtures of experts')} replaced"
         if self.already:
             layers += f", {_counted(self.already, 'layer')} computed by gemmhub already"
+            layers += f" ({len(self.ignored)} with other options)" if self.ignored else ""
         undone = "undone: " if (self.replaced or self.experts) and not self._changed else ""
         return f"{undone}{layers}, {_counted(self.left, 'module')} left"
 
@@ -66,7 +70,8 @@ class Accelerated:
         return f"<{type(self).__name__}: {self._summary()}>"
 
     def __str__(self) -> str:
-        return "\n".join([self._summary(), *(f"  {name or ITSELF}: {reason}" for name, reason in self.left.items())])
+        notes = {**self.ignored, **self.left}
+        return "\n".join([self._summary(), *(f"  {name or ITSELF}: {reason}" for name, reason in notes.items())])
 
 
 def _counted(names: Collection[str], noun: str, plural: str | None = None) -> str:
@@ -96,7 +101,10 @@ def accelerate(
     Experts of a mixture (MoE) are those that transformers, since version 5, keeps in two parameters of three dimensions
     and computes by silu, gelu or another gate: Mixtral, Qwen-MoE, DeepSeek and others. Tokens are sorted by expert and
     multiplied by two products of :func:`gemmhub.grouped_matmul`; results differ from those of transformers by roundings
-    to the dtype. Experts with biases or transposed weights are unchanged.
+    to the dtype. Unchanged are experts with biases or transposed weights; experts on a device where no backend takes
+    their products; and, unless bits of rows are pinned, experts of float32 and float64 on CPUs, where gemmhub is not
+    known to be faster. Calls whose products no backend takes, after a model was moved for example, are computed by
+    transformers unless bits of rows are pinned.
 
     Parameters
     ----------
@@ -110,7 +118,8 @@ def accelerate(
 
     Returns
     -------
-    The layers and experts replaced, those that gemmhub computed already, and the modules left with reasons. Print it.
+    The layers and experts replaced, those that gemmhub computed already, which keep their options, and the modules left
+    with reasons; ``ignored`` names the options that were given and that a layer does not have. Print it.
     Its ``undo()`` restores the layers that it replaced, and as a context manager it does so at the end of the block.
 
     Raises
@@ -153,7 +162,7 @@ def accelerate(
     try:
         for name, module in model.named_modules():
             if experts.is_experts(module):
-                reason = experts.reason_to_leave(module)
+                reason = experts.reason_to_leave(module, options)
                 if reason:
                     left[name] = reason
                 elif isinstance(module, experts.Experts):
@@ -184,7 +193,23 @@ def accelerate(
         for module in changed:
             _revert(module)
         raise
-    return Accelerated(tuple(replaced), tuple(already), left, tuple(mixtures), tuple(layers), changed)
+    ignored = {name: _ignored(model.get_submodule(name), {**options, "packed": packed}) for name in already}
+    ignored = {name: text for name, text in ignored.items() if text}
+    return Accelerated(tuple(replaced), tuple(already), left, tuple(mixtures), ignored, tuple(layers), changed)
+
+
+def _ignored(module: Any, given: Mapping[str, Any]) -> str:
+    """The given options that a module which gemmhub computes does not have; empty where it has them all."""
+    own = module._options if isinstance(module, experts.Experts) else {**module.options, "packed": module.packed}
+    names = own.keys() | {"precision", "reproducible", "backend"}
+    if isinstance(module, QuantizedLinear):
+        names -= {"precision"}  # of float32 operands
+    given = {name: x for name, x in given.items() if x is not False and name in names and own.get(name) != x}
+    if not given:
+        return ""
+    asked = ", ".join(f"{name}={x!r}" for name, x in given.items())
+    has = ", ".join(f"{name}={own[name]!r}" for name in given if own.get(name) is not None)
+    return f"{asked} not applied: it keeps {has or 'its options'}; undo() the earlier acceleration first"
 
 
 def _measurable(model: torch.nn.Module, rows: Any) -> None:

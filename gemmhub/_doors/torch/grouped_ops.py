@@ -39,6 +39,10 @@ _SCHEMA = (
 )
 _SHARED = ("precision", "reproducible", "backend")
 """Options that the products of gradients share."""
+_HOST = ("cpu",)
+"""Types of devices of offsets by which each group is a product of views, whatever the strides."""
+_ALIGNMENT = 16
+"""Alignment in bytes of addresses and lines of operands that kernels for groups read in place."""
 
 
 def matmul(a: Tensor, b: Tensor, offsets: Any, out: Any, options: Mapping[str, Any]) -> Tensor:
@@ -177,6 +181,9 @@ def _tangent(
     plain = {name: x for name, x in ctx.options.items() if name != "activation"} | {"out_dtype": wide}
     factors = {"a": a, "b": b} | {name: x for name, x in named.items() if name != "bias"}
     total: Tensor | None = None
+    form = forms.FORMS[a.dim(), b.dim()]
+    of_a = None if of_a is None else _in_place(of_a, form.a, offsets)
+    of_b = None if of_b is None else _in_place(of_b, form.b, offsets)
     for name, tangent in {"a": of_a, "b": of_b, "scale_a": of_scale_a, "scale_b": of_scale_b}.items():
         if tangent is not None:  # the product is linear in each
             changed = {**factors, name: tangent}
@@ -208,6 +215,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if name is not None:
         x = _argument(a, b, offsets, {**ctx.options, "bias": bias}, wide)
         grad = activations.gradient(name, grad.to(wide), x).to(ctx.dtype)
+    grad = _in_place(grad, forms.FORMS[a.dim(), b.dim()].out, offsets)
     factor = {"alpha": adjoints.conj(ctx.options["alpha"])} if "alpha" in ctx.options else {}
     grads: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
     if ctx.needs_input_grad[0]:
@@ -240,6 +248,37 @@ def _product(x: Tensor, y: Tensor, offsets: Tensor | None, dtype: Any, options: 
     return adjoints.fold(result, result.shape, dtype)
 
 
+def _any_strides(offsets: Tensor | None) -> bool:
+    """Whether products by these offsets take operands of any strides."""
+    return offsets is None or offsets.device.type in _HOST
+
+
+def _in_place(x: Tensor, divided: int | None, offsets: Tensor | None) -> Tensor:
+    """A gradient or tangent as kernels read groups in place: aligned lines along the axis that offsets do not divide,
+    along either one where they divide none. It is copied where it has other strides, as those of ``sum()`` are.
+    """
+    if _any_strides(offsets) or not x.numel():
+        return x
+    turned = x.transpose(-2, -1)
+    if any(_in_lines(y) for y, axis in ((x, 0), (turned, 1)) if divided in (axis, None)):
+        return x
+    lines = turned if divided == 1 else x
+    size = lines.shape[-1]
+    rest = -size % (_ALIGNMENT // x.element_size())
+    if rest:
+        copied = torch.nn.functional.pad(lines, (0, rest)).narrow(-1, 0, size)
+    else:
+        copied = lines.clone(memory_format=torch.contiguous_format)
+    return copied.transpose(-2, -1) if divided == 1 else copied
+
+
+def _in_lines(x: Tensor) -> bool:
+    """Whether rows are contiguous, and they and matrices are aligned."""
+    *outer, step = x.stride()
+    apart = outer[-1] >= x.shape[-1] and all((y * x.element_size()) % _ALIGNMENT == 0 for y in outer)
+    return step == 1 and apart and (x.storage_offset() * x.element_size()) % _ALIGNMENT == 0
+
+
 def _of_bias(
     a: Tensor, b: Tensor, grad: Tensor, offsets: Tensor | None, bias: Tensor, wide: Any, options: Mapping[str, Any]
 ) -> Tensor:
@@ -248,9 +287,12 @@ def _of_bias(
     if form.out is None:
         sums = grad.sum(1, dtype=wide)
     elif form.out == 0:
-        sums = _product(grad.new_ones((1, grad.shape[0])), grad, offsets, wide, options).squeeze(1)
+        lines = 1 if _any_strides(offsets) else _ALIGNMENT // grad.element_size()
+        ones = grad.new_ones((grad.shape[0], lines)).transpose(0, 1)  # an aligned line for each element of the sums
+        sums = _product(ones, grad, offsets, wide, options)[:, 0]
     else:
-        sums = _product(grad.new_ones((a.shape[0], 1, grad.shape[0])), grad, offsets, wide, options)
+        ones = _in_place(grad.new_ones((a.shape[0], 1, grad.shape[0])), form.a, offsets)
+        sums = _product(ones, grad, offsets, wide, options)
     return adjoints.fold(sums if bias.dim() == 2 else sums.sum(0, dtype=wide), bias.shape, bias.dtype)
 
 

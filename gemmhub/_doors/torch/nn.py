@@ -8,7 +8,7 @@ import torch
 
 from gemmhub import api
 from gemmhub._base.wording import instance
-from gemmhub._doors.torch import activations, calls, packed_weights
+from gemmhub._doors.torch import activations, calls, override, packed_weights
 from gemmhub.epilogues import EPILOGUES
 from gemmhub.errors import InputError
 
@@ -23,7 +23,8 @@ class Linear(packed_weights.KeepsPacked, torch.nn.Linear):
     """Compute ``activation(x @ weight.T + bias)`` in one product of gemmhub.
 
     It is a :class:`torch.nn.Linear` with the same parameters, initial values and ``state_dict``; ``precision``,
-    ``reproducible`` and ``backend`` are those of :func:`gemmhub.matmul`.
+    ``reproducible`` and ``backend`` are those of :func:`gemmhub.matmul`. By default they are those of the
+    :class:`gemmhub.torch.use` and :func:`gemmhub.torch.override` in force at each call.
 
     With ``packed``, a layer on the CPU keeps its weight packed (:func:`gemmhub.pack`) between calls that autograd does
     not record, where that is expected to be faster for the rows of the call. The packed form is memory beside the
@@ -112,7 +113,8 @@ class Linear(packed_weights.KeepsPacked, torch.nn.Linear):
 
     @torch.jit.unused
     def _product(self, input: torch.Tensor) -> torch.Tensor:
-        weight, bias, options = self.weight, self.bias, self.options  # parameters, or what a parametrization computes
+        weight, bias = self.weight, self.bias  # parameters, or what a parametrization computes
+        own = options = {**override.in_force(), **self.options}
         if bias is not None:
             options = {**options, "bias": bias}
         if self.activation is not None:
@@ -130,7 +132,7 @@ class Linear(packed_weights.KeepsPacked, torch.nn.Linear):
             result = torch.nn.functional.linear(input, weight, bias)
             return result if self.activation is None else activations.activated(self.activation, result)
         if weight.dtype in _PLAIN and weight.is_cuda:  # no library on a GPU adds a bias in these
-            result = api.matmul(input, weight.t(), **self.options)
+            result = api.matmul(input, weight.t(), **own)
             result = result if bias is None else result + bias
             return result if self.activation is None else activations.activated(self.activation, result)
         return api.matmul(input, weight.t(), **options)

@@ -24,6 +24,7 @@ from gemmhub._arrays.plugin_arrays import plugin_arrays
 from gemmhub._base.wording import unexpected
 from gemmhub._doors.torch import calls, exempt
 from gemmhub._doors.torch.mode import Product, added, of_ranks
+from gemmhub._doors.torch.mode import options as block_options
 from gemmhub._doors.torch.ops import without_tangents
 from gemmhub.errors import DependencyError, InputError, NoBackendError
 from gemmhub.kit import locks
@@ -79,6 +80,11 @@ def options() -> dict[str, Any]:
     """The options of the active override; none without one."""
     active = _active
     return {} if active is None else dict(active._options)
+
+
+def in_force() -> dict[str, Any]:
+    """The options of the active override and of the blocks of ``use`` around a call; those of a block go before."""
+    return options() | block_options()
 
 
 class Override:

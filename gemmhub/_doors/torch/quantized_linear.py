@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from gemmhub import api, scale_layouts
 from gemmhub._base.wording import did_you_mean, instance
-from gemmhub._doors.torch import activations, calls, mode, nn, override, packed_weights
+from gemmhub._doors.torch import activations, calls, nn, override, packed_weights
 from gemmhub.errors import DTypeError, InputError, ShapeError
 from gemmhub.operands import BLOCK
 from gemmhub.quantization import quantize
@@ -120,7 +120,7 @@ class QuantizedLinear(packed_weights.KeepsPacked):
         self._check_weight()
         x, bias = self._taken(input), self.bias
         rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)  # a reshape to (-1, 0) is an error
-        options = {**in_force(), **self.options}
+        options = {**_in_force(), **self.options}
         if forward_ad._current_level >= 0:  # tensors may have tangents, with or without torch.no_grad()
             # A dict among the arguments would be a tree, whose tangents the rule of torch.vmap cannot match.
             result = self._recorded(_WithTangents, rows, bias, MappingProxyType(options))
@@ -258,9 +258,9 @@ def reason_to_leave(module: Any) -> str:
     return ""
 
 
-def in_force() -> dict[str, Any]:
+def _in_force() -> dict[str, Any]:
     """The promise and backend of the active override and of the blocks of ``use`` around a call."""
-    options = {**override.options(), **mode.options()}
+    options = override.in_force()
     options.pop("precision", None)  # of float32 operands
     return options
 

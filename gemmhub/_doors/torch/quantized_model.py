@@ -25,17 +25,20 @@ class Quantized:
     already: tuple[str, ...]
     """Names of the layers that were quantized before, by any scheme; they are unchanged."""
     left: dict[str, str]
-    """Names of other modules with a weight matrix, with the reason why each is unchanged."""
+    """Names of other modules with a weight matrix or stacks of them, with the reason why each is unchanged."""
     bytes_before: int
     """Bytes of the weights of the layers that the call quantized, before it."""
     bytes_after: int
     """Bytes of their narrow weights and scales."""
     nonfinite: tuple[str, ...] = ()
     """Names of the layers that the call quantized whose weights had NaN or infinities."""
+    schemes: tuple[str, ...] = ()
+    """The scheme of each layer that was quantized before, in the order of ``already``."""
 
     def _summary(self) -> str:
         memory = f"{self.bytes_before / 1e6:.1f} MB of weights before, {self.bytes_after / 1e6:.1f} MB after"
         before = f", {counted(len(self.already), 'layer')} quantized before" if self.already else ""
+        before += f" by {' and '.join(sorted({*self.schemes}))}" if self.schemes else ""
         replaced = counted(len(self.replaced), "linear layer")
         return f"{replaced} quantized by {self.scheme} ({memory}){before}, {counted(len(self.left), 'module')} left"
 
@@ -129,8 +132,9 @@ def quantize_(
                 elif filter is not None and not filter(module, name):
                     reason = "the filter leaves it"
             if reason:
-                if nn.listed(module):
-                    left[name] = reason
+                stacks = _stacks(module)
+                if stacks or nn.listed(module):
+                    left[name] = stacks or reason
                 continue
             if not (module.weight.is_meta or module.weight.detach().isfinite().all()):
                 nonfinite.append(name)
@@ -140,7 +144,16 @@ def quantize_(
             replaced.append(name)
     finally:
         _avoid_fused(model)
-    return Quantized(scheme, tuple(replaced), tuple(already), left, before, after, tuple(nonfinite))
+    schemes = tuple(model.get_submodule(name).scheme for name in already)
+    return Quantized(scheme, tuple(replaced), tuple(already), left, before, after, tuple(nonfinite), schemes)
+
+
+def _stacks(module: torch.nn.Module) -> str:
+    """The reason to leave a module that holds stacks of matrices, such as experts; empty for every other one."""
+    names = [name for name, x in module._parameters.items() if x is not None and x.ndim == 3 and len(x) > 1]
+    if not names or isinstance(module, (torch.nn.Conv1d, torch.nn.ConvTranspose1d)):
+        return ""
+    return f"{instance(type(module))}: stacks of matrices ({', '.join(names)}) are not quantized"
 
 
 def _avoid_fused(model: torch.nn.Module) -> None:

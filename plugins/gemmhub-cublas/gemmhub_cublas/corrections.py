@@ -27,10 +27,13 @@ DATA = Path(__file__).parent / "data"
 _TILES = ((256, 128), (128, 256), (128, 128), (64, 64))
 _MAX_ALIGNMENT = 128
 """Bytes of a cache line: a larger alignment gains nothing."""
-HANDLED = (3, 4, 5, 9, 10, 11)
-"""Features that may differ from the one value that a network was fitted to: the batch and the orders, which
-:func:`gemmhub_cublas.model.byte_order` accounts for where networks do not have them, and the element size of the
-result, the epilogue and c, whose bytes the model counts.
+_HANDLED = (9, 10, 11)
+"""Features that may differ from the one value that a network was fitted to: the element size of the result, the
+epilogue and c, whose bytes the model counts.
+"""
+_HANDLED_INT8 = (3, 4, 5)
+"""The same of int8 products alone: the batch and the orders, for which :func:`gemmhub_cublas.model.byte_order` has
+factors.
 """
 
 
@@ -49,8 +52,14 @@ def describe(problem: GemmProblem, card: Card, names: Sequence[str]) -> Describe
     first = [name for name in names if name == FIRST]
     modelled = model.seconds(problem, lowered, card)
     return Described(
-        network, first, [modelled for _ in first], [_features(problem, lowered, card, modelled) for _ in first], HANDLED
-    )
+        network, first, [modelled for _ in first], [_features(problem, lowered, card, modelled) for _ in first],
+        handled(problem),
+    )  # fmt: skip
+
+
+def handled(problem: GemmProblem) -> tuple[int, ...]:
+    """Return the features that may differ from the one value that the network of ``problem`` was fitted to."""
+    return _HANDLED_INT8 + _HANDLED if problem.compute_dtype.name == "int32" else _HANDLED
 
 
 def network_of(problem: GemmProblem) -> str | None:
@@ -78,9 +87,9 @@ def seconds(problem: GemmProblem, lowered: Lowered, card: Card, library: str) ->
     modelled, correction = model.seconds(problem, lowered, card), find(problem, card, library)
     factor = model.byte_order(problem, lowered)
     row = [_features(problem, lowered, card, modelled)] if correction is not None and problem.k else []
-    if correction is None or not row or not correction.net.covers(row, HANDLED)[0]:
+    if correction is None or not row or not correction.net.covers(row, handled(problem))[0]:
         return factor * model.scales(lowered) * modelled
-    return factor * modelled * float(correction.factors(row, HANDLED)[0])
+    return factor * modelled * float(correction.factors(row, handled(problem))[0])
 
 
 def _features(problem: GemmProblem, lowered: Lowered, card: Card, modelled: float) -> list[float]:

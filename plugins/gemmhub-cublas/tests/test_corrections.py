@@ -228,6 +228,26 @@ def test_one_value_of_a_feature_that_the_model_accounts_for(backend, card, data)
         assert backend.offer(asked).first.seconds == pytest.approx(factor * modelled(asked, card))
 
 
+@pytest.mark.parametrize(("feature", "changes"), [("batch", {"batch": (50,)}), ("trans a", {"b": "row"})])
+@pytest.mark.parametrize(
+    ("dtype", "out", "factor"),
+    [("int8", "int32", FACTOR), ("complex64", None, 1.0), ("float8_e4m3fn", "bfloat16", 1.0)],
+)
+def test_one_batch_and_one_order_serve_others_of_int8_alone(card, data, feature, changes, dtype, out, factor):
+    """The model has factors for those of int8, and none for others."""
+    asked = problem(**{"m": 80, "n": 96, "k": 64, "dtype": dtype, "out": out, "b": "col", **changes})
+    file = data / f"{corrections.network_of(asked)}.npz"
+    with np.load(file) as arrays:
+        held = dict(arrays)
+    measured = named(problem(80, 96, 64, dtype, out, b="col"), card)[feature]
+    fixed = {end: np.where(np.array(NAMES) == feature, measured, held[end]) for end in ("least", "most")}
+    np.savez(file, **{**held, **fixed})
+    find.cache_clear()
+    assert named(asked, card)[feature] != measured
+    expected = factor * model.byte_order(asked, lowered(asked)) * modelled(asked, card)
+    assert corrections.seconds(asked, lowered(asked), card, VERSION) == pytest.approx(expected)
+
+
 def test_several_launches(backend, card, data):
     asked = problem(batch=(3,))
     asked = replace(asked, a=replace(asked.a, layout=MatrixLayout(16, 16, 16, 1, (3,), (-256,))))

@@ -40,6 +40,12 @@ for 13 of them another was faster, and it lost 9 % on average.
 """
 
 
+_HOPPER = 9, 0
+"""The compute capability where float8 kernels are proven in ``prepare`` alone: gemmhub-hopper and cuBLASLt are faster
+there, and proving kernels that are not chosen would cost the first call of a process two compilations.
+"""
+
+
 class CudaBackend(MachineBackend[probe.Machine]):
     """Handwritten CUDA kernels for every NVIDIA GPU."""
 
@@ -114,9 +120,10 @@ class CudaBackend(MachineBackend[probe.Machine]):
         lowering = lowered(problem, card.capability)
         if isinstance(lowering, Refusal):
             return lowering
-        refusal = self._unproven(problem.device.index, lowering)
-        if refusal is not None:
-            return refusal
+        if card.capability != _HOPPER:
+            refusal = self._unproven(problem.device.index, lowering)
+            if refusal is not None:
+                return refusal
         order = _pinned_order(problem)
         every = corrections.ranked(lowering, card, WORKSPACE, order)
         if not every and order is not None:

@@ -75,11 +75,31 @@ def test_nothing_is_known_without_memory():
     assert prove("e4m3.e4m3") is None
 
 
-@pytest.mark.parametrize("outcome", [None, Refusal("the first product is wrong", "use another backend")])
-def test_what_is_offered(monkeypatch, outcome):
+ADA = {75: 8, 76: 9, 97: 99 * 1024, 81: 100 * 1024, 39: 1536, 106: 24}
+"""Attributes of a card of compute capability 8.9."""
+OUTCOMES = [None, Refusal("the first product is wrong", "use another backend")]
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_an_offer_proves_nothing_on_hopper(monkeypatch, outcome):
+    """Other backends are chosen there; what is prepared is proven."""
     proven = []
     monkeypatch.setattr(Proofs, "of", lambda self, index, gpu, input_type: proven.append(input_type) or outcome)
     backend = Home().backend()
+    asked = problem(64, 64, 64, "float8_e4m3fn", "bfloat16")
+    offer = backend.offer(asked)
+    assert isinstance(offer, Offer)
+    assert proven == []
+    prepared = backend.prepare(asked, offer.first.name, 2**26)
+    assert proven == ["e4m3.e4m3"]
+    assert isinstance(prepared, Kernel) if outcome is None else prepared is outcome
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_what_is_offered(monkeypatch, outcome):
+    proven = []
+    monkeypatch.setattr(Proofs, "of", lambda self, index, gpu, input_type: proven.append(input_type) or outcome)
+    backend = Home(attributes=ADA).backend()
     asked = problem(64, 64, 64, "float8_e4m3fn", "bfloat16")
     if outcome is None:
         offer = backend.offer(asked)

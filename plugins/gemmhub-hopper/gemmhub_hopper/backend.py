@@ -27,9 +27,10 @@ from gemmhub_hopper.grouped_proof import GROUPS
 from gemmhub_hopper.launches import packed, pdl
 from gemmhub_hopper.launches.f16_staged import F16Staged, by_tiles
 from gemmhub_hopper.launches.gemv_launch import GemvLaunch
-from gemmhub_hopper.launches.launch import BY_TILES, ONLY_REJECTED, Launch
+from gemmhub_hopper.launches.launch import Launch
 from gemmhub_hopper.launches.staged import Staged
 from gemmhub_hopper.lowering import complex_operands, f16_planes, groups, k_passes, lower, orders
+from gemmhub_hopper.lowering.f16_planes import BY_TILES, ONLY_REJECTED
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.proof import Proofs

@@ -11,6 +11,7 @@ from gemmhub_hopper.cost import choose, model
 from gemmhub_hopper.launches import pdl
 from gemmhub_hopper.launches.pdl import Next
 from gemmhub_hopper.lowering import lower
+from gemmhub_hopper.lowering.f16_planes import BY_TILES, ONLY_REJECTED
 from gemmhub_hopper.variants import sources
 from gemmhub_hopper.variants.config import Shape
 from problems import problem
@@ -63,7 +64,8 @@ def test_what_looks_for_rejected_operands_begins_early():
     passes = runnable(choice, 2**30)
     assert pdl.gemm(choice, passes.k_blocks, CARD) is Next.SUMMED
     other = choose.by_bfloat16_planes(choice, passes, CARD)
-    assert pdl.gemm(other, passes.k_blocks, CARD, only_rejected=True) is Next.STARTED
+    for redo, moment in ((ONLY_REJECTED, True), (ONLY_REJECTED | BY_TILES, True), (BY_TILES, False)):
+        assert (pdl.gemm(other, passes.k_blocks, CARD, redo) is Next.STARTED) == moment
 
 
 def test_vectors_share_multiprocessors_where_there_is_room_for_two():

@@ -179,7 +179,7 @@ def test_m_alone_compiles_few_kernels(backend, n, k, more, monkeypatch):
         assert seconds <= NEARLY * fastest or len(main(built)) >= MAX_COMPILED
         for what in code(backend, asked, named_(asked, first.name)):
             kernels.function(0, what)
-    assert len(winners) > 8
+    assert len(winners) > 6
     assert 3 <= len(main(built)) <= MAX_COMPILED + 1  # the last candidate may have two kernels
     assert compiler is backend.machine.compiler
 

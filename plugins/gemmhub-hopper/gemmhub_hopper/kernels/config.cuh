@@ -7,7 +7,7 @@
 #include "ptx.cuh"
 #include "types.cuh"
 
-// Tile of a CTA: BLOCK_M is a multiple of 64 kWarpgroupsPerTile, BLOCK_N a multiple of 8 up to 256.
+// Tile of a CTA: BLOCK_M is a multiple of 64 kWarpgroupsPerTile, BLOCK_N a multiple of 16 up to 256.
 constexpr u32 BLOCK_M = GEMM_BLOCK_M;
 constexpr u32 BLOCK_N = GEMM_BLOCK_N;
 constexpr u32 kNumStages = GEMM_NUM_STAGES;        // of the ring between producer and consumers; at least 2
@@ -115,7 +115,7 @@ using Results = Sum[kNumFragments][OUT_N / 2];
 #endif
 
 static_assert(BLOCK_M % (64 * kWarpgroupsPerTile) == 0, "a consumer warpgroup takes whole fragments of 64 rows");
-static_assert(BLOCK_N % 8 == 0 && BLOCK_N <= 256, "the columns of one wgmma");
+static_assert(BLOCK_N % 16 == 0 && BLOCK_N <= 256, "the columns of one wgmma, in whole units of 16 of a store block");
 static_assert(STORE_BLOCK_N % 16 == 0 && STORE_BLOCK_N <= OUT_N && STORE_BLOCK_N * kOutputBytes <= 128,
               "a row of TMA's box");
 static_assert(!kHasAddend || OUT_N % STORE_BLOCK_N == 0,

@@ -44,7 +44,10 @@ class F16Staged(Staged):
         self, gpu: Gpu, card: Occupancy, choice: Choice, kernel: Callable[[Variant], int], f16_prepass: int,
         workspace: Scratch, limit: int, passes: KPasses, fallback: Staged, redo: int,
     ) -> None:  # fmt: skip
-        """``fallback``: the same product by bfloat16 planes, in the same K passes. ``redo``: :data:`BY_TILES`, or 0."""
+        """``fallback``: the same product by bfloat16 planes, in the same K passes.
+
+        ``redo``: :data:`f16_planes.BY_TILES`, or 0.
+        """
         self._fallback, self._by_rows = fallback, choice.lowering.form.registers_a
         super().__init__(gpu, card, choice, kernel, f16_prepass, workspace, limit, passes, redo)
         self._scales = {

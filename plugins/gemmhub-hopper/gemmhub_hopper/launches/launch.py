@@ -31,8 +31,6 @@ from gemmhub_hopper.variants.config import Variant
 
 _RECOMPUTED = 3
 """K up to which every element of a product of split operands is recomputed by ordinary instructions (repair.cuh)."""
-ONLY_REJECTED, BY_TILES = 1, 2
-"""Bits of ``redo`` of kernels/params.cuh: a product by bfloat16 planes of what float16 planes reject; by tiles."""
 _STREAMED = 200 * 2**20
 """Bytes of results above which L2 should keep the operands (benchmarks/results/h200/hopper_ab_streamed.txt)."""
 _SHORT = 8
@@ -77,7 +75,7 @@ class Arguments(ctypes.Structure):
 def params(choice: Choice, k: int, card: Occupancy, redo: int = 0) -> Params:
     """Return the parameters of a K pass with ``k`` elements, without the addresses and scalars of a call.
 
-    ``redo``: bits of :data:`ONLY_REJECTED` and :data:`BY_TILES`.
+    ``redo``: bits of :data:`f16_planes.ONLY_REJECTED` and :data:`f16_planes.BY_TILES`.
     """
     lowering, shape = choice.lowering, choice.shape
     k_blocks = -(-k // lowering.form.block_k)
@@ -89,7 +87,7 @@ def params(choice: Choice, k: int, card: Occupancy, redo: int = 0) -> Params:
         streamed=streamed(lowering), a_step=lowering.a.step, b_step=lowering.b.step, pairs=lowering.pairs,
         alpha=1.0, beta=0.0, d_ld=lowering.d_ld, d_batch=lowering.d_batch, c_ld=lowering.c_ld,
         c_batch=lowering.c_batch, k=k, all=lowering.k <= _RECOMPUTED,
-        kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card, bool(redo & ONLY_REJECTED)),
+        kept=a_kept | b_kept << 1, next=pdl.gemm(choice, k_blocks, card, redo),
         a_scale_pitch=f16_planes.scale_pitch(lowering.a.rows), b_scale_pitch=f16_planes.scale_pitch(lowering.b.rows),
         small_limit=f16_planes.small_limit(lowering.k), min_scaled=f16_planes.min_scaled(lowering.k),
         scale_groups=f16_planes.groups(k),

@@ -14,6 +14,7 @@ from gemmhub_nvidia.pdl import Next
 
 from gemmhub_hopper.candidates.candidate import Choice, Occupancy
 from gemmhub_hopper.candidates.gemv import GemvChoice
+from gemmhub_hopper.lowering.f16_planes import ONLY_REJECTED
 from gemmhub_hopper.variants.config import F16X3
 
 _SHORT = 2**26
@@ -37,12 +38,13 @@ def allowed() -> bool:
     return value == "on"
 
 
-def gemm(choice: Choice, k_blocks: int, card: Occupancy, only_rejected: bool = False) -> Next:
+def gemm(choice: Choice, k_blocks: int, card: Occupancy, redo: int = 0) -> Next:
     """Return the moment for gemm_kernel.cu, with ``k_blocks`` blocks of K.
 
-    ``only_rejected``: it multiplies only operands that float16 planes do not hold, and as a rule has nothing to do.
+    ``redo``: bits of :data:`f16_planes.ONLY_REJECTED`, with which the kernel multiplies only operands that float16
+    planes do not hold, and as a rule has nothing to do, and of :data:`f16_planes.BY_TILES`.
     """
-    if only_rejected:
+    if redo & ONLY_REJECTED:
         return Next.STARTED
     if choice.splits > 1:
         # Split-K reduces in the last CTA of each tile, or in CTAs that wait for each other: CTAs of the next kernel

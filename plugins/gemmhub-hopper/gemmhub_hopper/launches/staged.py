@@ -11,17 +11,9 @@ from gemmhub_nvidia.scratch import Scratch
 
 from gemmhub_hopper.candidates.candidate import Choice, Occupancy
 from gemmhub_hopper.launches import prepass
-from gemmhub_hopper.launches.launch import (
-    BY_TILES,
-    ONLY_REJECTED,
-    Function,
-    Gemm,
-    Params,
-    marks_kept,
-    params,
-    place_scales,
-)
+from gemmhub_hopper.launches.launch import Function, Gemm, Params, marks_kept, params, place_scales
 from gemmhub_hopper.lowering import f16_planes, k_passes
+from gemmhub_hopper.lowering.f16_planes import BY_TILES, ONLY_REJECTED
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.operands import OperandAccess
 from gemmhub_hopper.variants.config import Variant
@@ -66,7 +58,7 @@ class Staged:
 
         Raises DriverError where the driver refuses the tensor maps.
         """
-        self._card, self._redo, self._only_rejected = card, redo, bool(redo & ONLY_REJECTED)
+        self._card, self._redo = card, redo
         self._gpu, self._choice, self._passes, self._workspace, self._limit = gpu, choice, passes, workspace, limit
         lowering, form = choice.lowering, choice.lowering.form
         self._sums = k_passes.sums(lowering) if passes.sums is not None else None
@@ -107,7 +99,7 @@ class Staged:
         p.first_is = "ab".index(self._copied[0].name)
         grid = p.tiles
         # Rarely taken; idle CTAs cost time, so cap the grid at 2 (large operands: 8) CTAs per SM.
-        if self._only_rejected:
+        if self._redo & ONLY_REJECTED:
             sms = self._card.max_active_clusters(1)
             grid = min(grid, max(2 * sms, min(8 * sms, grid // 8)))
         return Function(self._gpu, function, prepass.Arguments(p), grid, prepass.THREADS, 0)
@@ -174,7 +166,7 @@ class Staged:
             slot.words[job] = (a if side.name == "a" else b) + i * side.step
             if slot.filled != scratch:
                 self._fill_job(slot.words, job, side, scratch)
-        if self._only_rejected:
+        if self._redo & ONLY_REJECTED:
             p = slot.arguments.p
             p.a_marks, p.b_marks = (
                 operand.marks if side.kept else scratch + side.marks

@@ -18,6 +18,8 @@ THREADS = 256
 """Threads of a CTA."""
 GROUP_K = 128
 """Elements along K that share a scale, and those of a CTA's tile."""
+ONLY_REJECTED, BY_TILES = 1, 2
+"""Bits of ``redo`` of kernels/params.cuh: a product by bfloat16 planes of what float16 planes reject; by tiles."""
 _TILE_ROWS = 64
 """Rows of a CTA's tile."""
 _OVERHANG = 256

@@ -386,10 +386,8 @@ class Variant:
             return f"ping-pong excludes {what}: while one consumer adds, the other must multiply"
         if shape.m % (64 * shape.warpgroups_per_tile) or shape.m <= 0:
             return f"{shape.m} rows: allowed are multiples of 64 for each of {shape.warpgroups_per_tile} warpgroups"
-        if shape.n % 8 or not 16 <= shape.n <= 256:
-            return f"{shape.n} columns: allowed are multiples of 8 from 16 to 256"
-        if shape.n % 16 and (shape.cluster_k > 1 or form.addend or form.input == INT8):
-            return f"{shape.n} columns: with shared K, c or integers only multiples of 16 are allowed"
+        if shape.n % 16 or not 16 <= shape.n <= 256:
+            return f"{shape.n} columns: allowed are multiples of 16 from 16 to 256"
         registers = shape.m // shape.warpgroups_per_tile * shape.n // 128
         of_stage = form.float8 * shape.n // 2  # the sums of a stage, of one fragment
         if form.float8 and self.split_k and registers + of_stage > 160:

@@ -26,7 +26,7 @@ class Accelerated:
     replaced: tuple[str, ...]
     """Names of the linear layers that this call changed, so that gemmhub computes them."""
     already: tuple[str, ...]
-    """Names of the linear layers and experts that gemmhub computed before; they keep their options (see ``ignored``)."""
+    """Names of linear layers and experts that gemmhub computed before; they keep their options (see ``ignored``)."""
     left: dict[str, str]
     """Names of other modules with a weight matrix, with the reason why each is unchanged."""
     experts: tuple[str, ...] = ()

@@ -280,6 +280,16 @@ def test_experts_that_compute_something_else_are_left(rng):
         assert type(layer) is kind
 
 
+def test_flags_that_an_earlier_transformers_does_not_have(rng):
+    layer = experts_of(rng, torch.bfloat16)
+    for name in ("has_post_expert_norm", "_is_expert_parallel"):
+        vars(layer).pop(name, None)
+    assert door.accelerate(layer).experts == ("",)
+    layer = experts_of(rng, torch.bfloat16)
+    del layer.is_transposed
+    assert "experts with transposed weights" in door.accelerate(layer).left[""]
+
+
 def test_a_wrong_order_of_experts_is_found(monkeypatch, rng):
     layer, given = experts_of(rng, torch.float32), routed(rng, torch.float32)
     expected, bound = reference(layer, *given, torch.finfo(torch.float32).eps)

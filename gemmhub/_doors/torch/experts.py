@@ -40,6 +40,8 @@ _FLAGS = {
     "_is_expert_parallel": (False, "that are divided between processes"),
 }
 """The flags of transformers: the value that is computed here, and words for another one."""
+_LATER = ("has_post_expert_norm", "_is_expert_parallel")
+"""Flags that transformers has since 5.18 or later; what they state was not there before."""
 
 
 class Experts(torch.nn.Module):
@@ -159,7 +161,7 @@ def reason_to_leave(module: Any, options: dict[str, Any]) -> str:
     if "forward" in vars(module):
         return f"{named} whose forward was replaced"
     for name, (value, words) in _FLAGS.items():
-        if getattr(module, name, None) is not value:
+        if getattr(module, name, value if name in _LATER else None) is not value:
             return f"{named}: experts {words}"
     for name in _WEIGHTS:
         x = getattr(module, name)

@@ -231,6 +231,8 @@ def _native_kernel(problem: GemmProblem) -> Kernel:
         multiply = _folding
     if problem.reproducible is not None:
         multiply = _as_without_out(multiply)
+    elif problem.out.dtype.kind == "c" and problem.out.alignment < problem.out.dtype.itemsize:
+        multiply = _in_whole_elements(multiply)
 
     def run(a: Array, b: Array, out: Array, alpha: Any, beta: Any, stream: Any) -> None:
         multiply(a, b, out)
@@ -240,14 +242,31 @@ def _native_kernel(problem: GemmProblem) -> Kernel:
     return Kernel(run, description, direct=multiply, any_size=True)
 
 
+def _in_whole_elements(multiply: Callable[[Array, Array, Array | None], Array]) -> Callable[..., Array]:
+    """``multiply`` for complex results whose elements may be no multiple of their size apart, as in structured arrays.
+
+    Where such a result is one row or one column, NumPy 2.2 to 2.5 writes it with that distance rounded down.
+    """
+    return _through_new(multiply, lambda a, b, out: any(step % out.itemsize for step in out.strides))
+
+
 def _as_without_out(multiply: Callable[[Array, Array, Array | None], Array]) -> Callable[..., Array]:
     """``multiply`` with the same bits for any ``out``.
 
     Where ``out`` is not dense, or overlaps an operand, NumPy calls other functions of the BLAS, or none.
     """
+    return _through_new(
+        multiply, lambda a, b, out: not out.flags.carray or np.may_share_memory(out, a) or np.may_share_memory(out, b)
+    )
+
+
+def _through_new(
+    multiply: Callable[[Array, Array, Array | None], Array], needed: Callable[[Array, Array, Array], bool]
+) -> Callable[..., Array]:
+    """``multiply`` that computes a new array, and copies it to ``out``, where that is ``needed``."""
 
     def product(a: Array, b: Array, out: Array | None) -> Array:
-        if out is None or (out.flags.carray and not (np.may_share_memory(out, a) or np.may_share_memory(out, b))):
+        if out is None or not needed(a, b, out):
             return multiply(a, b, out)
         result = multiply(a, b, None)
         if out.shape != result.shape:

@@ -50,7 +50,7 @@ class DeviceCall:
     form: Form
     problem: GemmProblem
     groups: Groups
-    """Those of the problem."""
+    """The groups of the problem."""
     shape: tuple[int, ...]
     """Shape of the result."""
 

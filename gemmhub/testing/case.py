@@ -23,6 +23,15 @@ def broadcast(batch: tuple[int, ...], form: str) -> tuple[tuple[int, ...], tuple
     return (batch[1:], batch[1:]) if form == "outer" else (batch, batch)
 
 
+def differences(case: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of a dataclass's fields that have no default, or another value."""
+    for each in fields(case):
+        value = getattr(case, each.name)
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if (each.default is MISSING and each.default_factory is MISSING) or value != default:
+            yield each.name, value
+
+
 @dataclass(frozen=True)
 class Case:
     """One test problem. Every field has a plain default, so ``Case(m=3, n=4, k=5)`` is a float32 product."""
@@ -81,26 +90,18 @@ class Case:
 
     def __repr__(self) -> str:
         """The expression that creates this case, without default values."""
-        return f"Case({', '.join(f'{name}={value!r}' for name, value in self._differences())})"
+        return f"Case({', '.join(f'{name}={value!r}' for name, value in differences(self))})"
 
     def __str__(self) -> str:
         """A short name: the differences from a plain product."""
         plain = ("m", "n", "k", "a_dtype", "b_dtype", "out_dtype", "seed")
         words = [f"{self.m}x{self.n}x{self.k}", f"{self.a_dtype},{self.b_dtype}->{self.out_dtype}"]
-        for name, value in self._differences():
+        for name, value in differences(self):
             if isinstance(value, Mapping):
                 words += [f"{operand}={form}" for operand, form in value.items()]
             elif name not in plain:
                 words.append(f"{name}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
         return " ".join(words).replace(" ", "-")
-
-    def _differences(self) -> Iterator[tuple[str, Any]]:
-        """Yield the sizes, and the fields that differ from their defaults."""
-        for each in fields(self):
-            value = getattr(self, each.name)
-            default = each.default if each.default_factory is MISSING else each.default_factory()
-            if (each.default is MISSING and each.default_factory is MISSING) or value != default:
-                yield each.name, value
 
     @property
     def parts(self) -> dict[str, str]:

@@ -121,7 +121,7 @@ class GroupedOperands:
 
     @property
     def read(self) -> dict[str, Placed]:
-        """What a call reads, by name."""
+        """The arrays that a call reads, by name."""
         return {"a": self.placed["a"], "b": self.placed["b"], **self.others, "offsets": self.offsets}
 
     def fill(self, seed: int, ends: tuple[int, ...]) -> None:

@@ -6,13 +6,14 @@ Ends are data: a kernel that was prepared for a case runs it with other ends, to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from gemmhub import dtypes
 from gemmhub.epilogues import columns
 from gemmhub.problem import Groups
+from gemmhub.testing.case import differences
 
 
 @dataclass(frozen=True)
@@ -51,26 +52,19 @@ class GroupedCase:
 
     def __repr__(self) -> str:
         """The expression that creates this case, without default values."""
-        return f"GroupedCase({', '.join(f'{name}={value!r}' for name, value in self._differences())})"
+        return f"GroupedCase({', '.join(f'{name}={value!r}' for name, value in differences(self))})"
 
     def __str__(self) -> str:
         """A short name."""
         words = [self.divides, f"{self.m}x{self.n}x{self.k}", f"{self.a_dtype}->{self.out_dtype}"]
         words += [f"{len(self.ends)} groups to {self.ends[-1]}"]
         plain = ("divides", "ends", "m", "n", "k", "a_dtype", "b_dtype", "out_dtype", "seed")
-        for name, value in self._differences():
+        for name, value in differences(self):
             if isinstance(value, Mapping):
                 words += [f"{operand}={form}" for operand, form in value.items()]
             elif name not in plain:
                 words.append(f"{name}={value}")
         return " ".join(words).replace(" ", "-")
-
-    def _differences(self) -> Iterator[tuple[str, Any]]:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            default = each.default if each.default_factory is MISSING else each.default_factory()
-            if (each.default is MISSING and each.default_factory is MISSING) or value != default:
-                yield each.name, value
 
     @property
     def groups(self) -> Groups:

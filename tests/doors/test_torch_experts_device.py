@@ -7,7 +7,6 @@ gemmhub-hopper, the only plugin with groups: no gated activations, no float32, a
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -24,34 +23,16 @@ from address_backend import Grouped, add  # noqa: E402
 from gemmhub_hopper.backend import HopperBackend  # noqa: E402
 from gemmhub_hopper.lowering import groups  # noqa: E402
 from mixtures import experts_of, reference, routed  # noqa: E402
+from on_device import OnDevice  # noqa: E402
 
 import gemmhub  # noqa: E402
 import gemmhub.torch as door  # noqa: E402
 from gemmhub import Candidate, Offer, Refusal, api  # noqa: E402
 from gemmhub._arrays import find  # noqa: E402
-from gemmhub._arrays.torch.operands import TorchArrays  # noqa: E402
 from gemmhub._doors.torch import experts  # noqa: E402
-from gemmhub.capability import Device  # noqa: E402
 from gemmhub.errors import NoBackendError  # noqa: E402
 
 LEFT = "no backend multiplies these groups there"
-
-
-class OnDevice(TorchArrays):
-    """Tensors on the CPU, as those of a device."""
-
-    def __init__(self):
-        super().__init__(Device("cuda", 0))
-        self.torch_device = torch.device("cpu")
-
-    def on(self, stream):
-        return nullcontext()
-
-    def current_stream(self):
-        return 7
-
-    def capturing(self):
-        return False
 
 
 class AsHopper(Grouped):

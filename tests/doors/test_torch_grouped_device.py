@@ -7,7 +7,6 @@ takes groups.
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "de
 
 from address_backend import Grouped, add  # noqa: E402
 from grouped import operands  # noqa: E402
+from on_device import OnDevice  # noqa: E402
 from products import F64  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -25,31 +25,12 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import gemmhub  # noqa: E402
 from gemmhub import api  # noqa: E402
 from gemmhub._arrays import find  # noqa: E402
-from gemmhub._arrays.torch.operands import TorchArrays  # noqa: E402
 from gemmhub._doors.torch import grouped, mode  # noqa: E402
-from gemmhub.capability import Device  # noqa: E402
 from gemmhub.errors import NoBackendError  # noqa: E402
 
 DIVIDED = ("ragged m", "ragged k", "ragged n")
 WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero")
 """Methods of tensors that wait for a device."""
-
-
-class OnDevice(TorchArrays):
-    """Tensors on the CPU, as those of a device."""
-
-    def __init__(self):
-        super().__init__(Device("cuda", 0))
-        self.torch_device = torch.device("cpu")
-
-    def on(self, stream):
-        return nullcontext()
-
-    def current_stream(self):
-        return 7
-
-    def capturing(self):
-        return False
 
 
 class OnHost(Grouped):

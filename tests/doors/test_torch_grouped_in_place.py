@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "devices"), str(Path(__file__).parent)]
 
 from address_backend import Addresses, InPlace, add  # noqa: E402
-from test_torch_grouped_device import DIVIDED, OnDevice, reference  # noqa: E402
+from on_device import OnDevice  # noqa: E402
+from test_torch_grouped_device import DIVIDED, reference  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import gemmhub  # noqa: E402

@@ -42,7 +42,7 @@ def rng():
 
 @pytest.fixture
 def statuses(monkeypatch):
-    """What the native calls of groups returned so far."""
+    """The results of the native calls of groups so far."""
     kernels, found = library.load().library, []
     function = kernels.gemmhub_cpu_groups
 

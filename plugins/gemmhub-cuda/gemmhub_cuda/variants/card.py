@@ -38,10 +38,10 @@ _RATES = {
     (8, 9): Rates(128, 512, 1024, 1024), (9, 0): Rates(128, 1270, 2540, 2540),
     (12, 0): Rates(128, 512, 1024, 1024), (12, 1): Rates(128, 512, 1024, 1024),
 }  # fmt: skip
-"""By compute capability, from the published peak rates of cards, their SMs and clocks. That of mma.sync on 9.0 was
-measured for 16 bits, 0.62 of wgmma's 2048, and twice that is assumed for 8 bits."""
+"""Rates by compute capability, from the published peak rates of cards, their SMs and clocks. That of mma.sync on 9.0
+was measured for 16 bits, 0.62 of wgmma's 2048, and twice that is assumed for 8 bits."""
 _OTHER = Rates(128, 512, 1024, 1024)
-"""Those assumed for other compute capabilities."""
+"""Rates that are assumed for other compute capabilities."""
 _HALVED = ((8, 6), (8, 9), (12, 0))
 """Compute capabilities whose GeForce cards add to float32 accumulators at half the rate."""
 _GEFORCE = "GeForce"

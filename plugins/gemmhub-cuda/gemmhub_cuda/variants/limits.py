@@ -46,7 +46,7 @@ SMS = {
 }  # fmt: skip
 """The resources of an SM by compute capability."""
 _SMALLEST = _sm(64, 64, 1024, 16)
-"""What an SM of every compute capability has."""
+"""The resources that an SM of every compute capability has."""
 
 
 def of(capability: tuple[int, int]) -> Sm:

@@ -45,5 +45,5 @@ inline u16 to_f16(float value) {
 }
 inline u32 pack_bf16(float low, float high) { return to_bf16(low) | u32(to_bf16(high)) << 16; }
 inline u32 pack_f16(float low, float high) { return to_f16(low) | u32(to_f16(high)) << 16; }
-inline float exp2_fast(float x) { return std::exp2(x); }
-inline float divide_fast(float x, float y) { return std::fabs(y) > 8.5e37f && std::isfinite(x) ? x * 0.0f : x / y; }
+inline float exp2_fast(float x) { return std::exp2(x) < 0x1p-126f ? 0.0f : std::exp2(x); }  // NaN stays
+inline float reciprocal_fast(float x) { return x > 0x1p126f ? 0.0f : 1.0f / x; }

@@ -21,17 +21,18 @@ DEVICE float from_f16(u16 bits) {
     return value;
 }
 
-// 2^x, to 2 units in the last place.
+// 2^x, to 2 units in the last place; a subnormal result is 0.
 DEVICE float exp2_fast(float x) {
     float value;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(value) : "f"(x));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
     return value;
 }
 
-// x / y, to 2 units in the last place for |y| up to 2^126; beyond that 0 (of a finite x).
-DEVICE float divide_fast(float x, float y) {
+// 1 / x for x from 1 on, to 1 unit in the last place; beyond 2^126 it is 0. Without the instructions by which division takes
+// divisors of any size.
+DEVICE float reciprocal_fast(float x) {
     float value;
-    asm("div.approx.f32 %0, %1, %2;" : "=f"(value) : "f"(x), "f"(y));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
     return value;
 }
 

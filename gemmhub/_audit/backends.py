@@ -95,7 +95,7 @@ class BackendImplementation(Implementation):
     def writes(self, case: Case) -> bool:
         return True
 
-    def script(self, case: Case) -> None:
+    def script(self, case: Case, dense: bool, values: bool) -> None:
         """There is none: a candidate is called through gemmhub."""
         return
 

@@ -60,6 +60,8 @@ class Implementation:
     memory : memory of the operands, as the conformance kit has it.
     namespace : names that the expression may use, beside those of ``setup``.
     alone : whether the setup defines all that the expression needs in another process, so that scripts can run.
+    short : function of a case, and of whether its operands lie densely in memory, that returns a setup and an
+        expression for scripts that compare values, shorter than the audit's own; or None where there are none.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Implementation:
     memory: Memory = HOST
     namespace: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     alone: bool = field(default=True, kw_only=True)
+    short: Callable[[Case, bool], tuple[str, str] | None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.claims, Claims):
@@ -106,9 +109,14 @@ class Implementation:
         needed = case.out != "row" or case.c == "out" or bool(case.operands)
         return "out" in self.claims.features and (needed or case.seed % 2 == 1)
 
-    def script(self, case: Case) -> tuple[str, str] | None:
-        """The statements, and the expression of a script for ``case``; None where there is no such text."""
-        return self.setup, self.call(case)
+    def script(self, case: Case, dense: bool, values: bool) -> tuple[str, str] | None:
+        """The statements, and the expression of a script for ``case``; None where there is no such text.
+
+        ``dense``: whether the operands lie densely in memory. ``values``: whether values alone are compared, neither
+        dtypes nor memory.
+        """
+        short = self.short(case, dense) if values and self.short is not None else None
+        return short or (self.setup, self.call(case))
 
     def set_up(self) -> None:
         """Execute the setup, which imports the library, and look up its versions: what can fail fails here."""

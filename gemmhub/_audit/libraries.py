@@ -10,6 +10,7 @@ import ctypes
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from gemmhub._audit.claims import Claims, Note, products
@@ -105,15 +106,40 @@ _TORCH_NOTES = (
 
 
 def _torch_call(case: Case) -> str:
-    """torch's call for a case: matmul, or addmm and baddbmm where there is an addend."""
-    a, b = "tensor(a)", "tensor(b)"
+    """torch's call for a case, by the functions of the setup."""
+    return f"array({_torch_product(case, lambda name: f'tensor({name})')})"
+
+
+def _torch_product(case: Case, tensor: Callable[[str], str]) -> str:
+    """The expression of torch's result: matmul, or addmm and baddbmm where there is an addend."""
+    a, b = tensor("a"), tensor("b")
     if case.c is None and case.bias is None and case.alpha == 1:
-        return f"array(torch.matmul({a}, {b}))"
+        return f"torch.matmul({a}, {b})"
     name = "c" if case.c is not None else "bias"
     beta = plain_scalar(case.beta) if case.c is not None else 1
     addmm = "baddbmm" if case.batch else "addmm"
-    addend = f"tensor({name})" if name in case.parts else f"torch.zeros((), dtype={a}.dtype)"
-    return f"array(torch.{addmm}({addend}, {a}, {b}, beta={beta!r}, alpha={plain_scalar(case.alpha)!r}))"
+    addend = tensor(name) if name in case.parts else f"torch.zeros((), dtype={a}.dtype)"
+    return f"torch.{addmm}({addend}, {a}, {b}, beta={beta!r}, alpha={plain_scalar(case.alpha)!r})"
+
+
+def _torch_short(case: Case, dense: bool, device: str = "") -> tuple[str, str] | None:
+    """The setup and the expression of a short script, whose bfloat16 results are float32 arrays of equal values."""
+    if device and not dense:
+        return None
+    dtypes = {"a": case.a_dtype, "b": case.b_dtype, "c": case.c_dtype, "bias": case.bias_dtype}
+    dtypes = {name: dtype or case.out_dtype for name, dtype in dtypes.items()}
+    setup = ["import numpy as np, torch"]
+    for dtype, word in (("float16", "fp16"), ("bfloat16", "bf16")):
+        if device and dtype in dtypes.values():
+            setup.append(f"torch.backends.cuda.matmul.allow_{word}_reduced_precision_reduction = False")
+
+    def tensor(name: str) -> str:
+        half = dtypes[name] == "bfloat16"
+        text = f'torch.from_numpy({name}.view("i2")).view(torch.bfloat16)' if half else f"torch.from_numpy({name})"
+        return f"{text}.to({device!r})" if device else text
+
+    result = _torch_product(case, tensor) + (".cpu()" if device else "")
+    return "\n".join(setup), result + (".float().numpy()" if case.out_dtype == "bfloat16" else ".numpy()")
 
 
 def _torch_claims(integers: str, takes: Mapping[str, frozenset[str]], features: str, precision: str = "ieee") -> Claims:
@@ -127,7 +153,7 @@ def _torch_cpu(name: str, device: str) -> Implementation:
     claims = _torch_claims(
         "int8 int16 int32 int64 uint8", {"c": frozenset({"matrix"}), "bias": frozenset({"n"})}, "batch,alpha,zero beta"
     )
-    return Implementation(name, claims, _torch_call, _TORCH, _versions("torch", "ml_dtypes"))
+    return Implementation(name, claims, _torch_call, _TORCH, _versions("torch", "ml_dtypes"), short=_torch_short)
 
 
 def _torch_compiled(name: str, device: str) -> Implementation:
@@ -167,7 +193,10 @@ def _torch_cuda(name: str, device: str) -> Implementation:
             "card": properties.name,
         }
 
-    return Implementation(name, claims, _torch_call, _TORCH_CUDA.replace("DEVICE", repr(device)), versions)
+    return Implementation(
+        name, claims, _torch_call, _TORCH_CUDA.replace("DEVICE", repr(device)), versions,
+        short=partial(_torch_short, device=device),
+    )  # fmt: skip
 
 
 def _cupy(name: str, device: str) -> Implementation:
@@ -188,9 +217,11 @@ def tensor(x):
                     "https://docs.cupy.dev/en/stable/reference/generated/cupy.matmul.html"),),
     )  # fmt: skip
     names = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
+    short = f"import cupy, numpy as np\ncupy.cuda.Device({index}).use()"
     return Implementation(
-        name, claims, lambda case: "cupy.matmul(tensor(a), tensor(b)).get()", setup, _versions(*names)
-    )
+        name, claims, lambda case: "cupy.matmul(tensor(a), tensor(b)).get()", setup, _versions(*names),
+        short=lambda case, dense: (short, "cupy.matmul(cupy.asarray(a), cupy.asarray(b)).get()") if dense else None,
+    )  # fmt: skip
 
 
 def _jax(name: str, device: str) -> Implementation:

@@ -123,6 +123,8 @@ def _known_faults(products: list[tuple[str, str, str]], each: int) -> Iterator[T
             yield Trial("product", case(3, 5, k))
             yield Trial("product", case(16, 16, k, b="col"))
             yield Trial("product", case(1, 8, k, b="row_padded"))
+        for parts in (2, 3, 5, 10) if common else ():  # split K: a remainder behind parts of whole steps of 64
+            yield Trial("product", case(64, 128, 64 * parts + 8))
         for size in (1, 2, 7, 33):  # vectors, in every storage order
             for order in ("row", "col", "row_odd", "col_odd"):
                 yield Trial("product", case(size, 1, 40 + size, a=order, b="col" if size % 2 else "row"))

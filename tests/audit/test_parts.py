@@ -336,3 +336,21 @@ def test_memory_of_a_device_comes_from_a_plugin(monkeypatch):
 def test_an_empty_product_of_a_backend_needs_no_kernel():
     made = implementation("x", Planted(), Planted().probe())
     assert check(made, Trial("product", Case(0, 3, 4))) == 0.0
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_scripts_of_libraries_are_short_and_pass(name):
+    """Scripts of random trials pass for a correct library, and have ten lines at most where operands are dense."""
+    if name == "torch":
+        pytest.importorskip("torch", reason="torch is not installed")
+    made = libraries.LIBRARIES[name].make(name, "cpu")
+    every = list(trials(made.claims, "quick", 0))
+    if name == "torch":  # it has a fault for bfloat16, and refuses some stacks with an addend
+        every = [x for x in every if x.case.a_dtype != "bfloat16" and not (x.case.batch and x.case.parts)]
+    chosen = np.random.default_rng().permutation(len(every))[:12]
+    for trial in (every[i] for i in chosen):
+        text = script.script(made, trial, "nothing")
+        if text is not None:
+            exec(compile(text, "script", "exec"), {})
+            lines = [x for x in text.splitlines() if not x.startswith("#")]
+            assert len(lines) <= (14 if "def place" in text else 10), text

@@ -23,7 +23,6 @@ from benchmarks.pages.tables import rows
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 MAPS = (RESULTS / "h100" / "map.json.xz", RESULTS / "h200" / "map.json.xz")
-FITTED_ANEW = RESULTS / "h100" / "map_fitted_anew.json.xz"
 NAMES = {"hub": "untuned", "raced": "raced"}
 LIMITS = (0.97, 0.95, 0.85)
 """Ratios below which products are counted."""
@@ -107,14 +106,15 @@ def classes() -> list[str]:
     return table(read(list(MAPS)))
 
 
-def fitted_anew() -> list[str]:
-    """Return a row for each contender, of the products after the corrections for an H100 were fitted anew."""
-    found = results.load(FITTED_ANEW)["rows"]
+def totals() -> list[str]:
+    """Return a row for each card and contender, of the products of all classes."""
     body = []
-    for name, words in NAMES.items():
-        values = [ratio for _, ratio in timed(found, name)]
-        shares = (f"{sum(x < limit for x in values)}" for limit in LIMITS)
-        body.append((words, len(values), f"{geometric_mean(values):.3f}", *shares, f"{min(values):.3f}"))
+    for file in read(list(MAPS)):
+        for name, words in NAMES.items():
+            values = [ratio for _, ratio in timed(file["rows"], name)]
+            shares = (f"{sum(x < limit for x in values)}" for limit in LIMITS)
+            card = file["device"].split()[1]
+            body.append((f"{card}, {words}", len(values), f"{geometric_mean(values):.3f}", *shares, f"{min(values):.3f}"))
     return rows(("", "products", "geometric mean", *(f"below {limit}" for limit in LIMITS), "worst"), body)
 
 

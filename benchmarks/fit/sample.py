@@ -15,8 +15,8 @@ from benchmarks.lib.drawn import DEVICE as DEVICE
 from benchmarks.lib.drawn import problem as problem
 
 SHARES = {
-    "half": 0.27, "odd": 0.09, "float32": 0.12, "tf32": 0.07, "few": 0.06, "narrow": 0.18, "batches": 0.06,
-    "float8": 0.06, "int8": 0.05, "complex": 0.04,
+    "half": 0.27, "odd": 0.09, "float32": 0.12, "tf32": 0.07, "tf32_odd": 0.04, "few": 0.06, "narrow": 0.14,
+    "batches": 0.06, "float8": 0.06, "int8": 0.05, "complex": 0.04,
 }  # fmt: skip
 """Shares of the time, by class of products."""
 MOST_OPERATIONS = 1e12
@@ -58,6 +58,8 @@ def _drawn(rng: np.random.Generator, name: str, number: int) -> Product:
         if number // 2 % 4 == 3:
             return Product(name, name, orders, _misaligned(rng, low, high / 4, (1, 2)))
         return Product(name, name, orders, drawn.between(low, high, unit)(rng))
+    if name == "tf32_odd":
+        return Product(name, "tf32", orders, _odd_rows(rng, number, orders, low, high / 4))
     if name == "few":
         sizes = (drawn.decode, drawn.decode, _columns, drawn.skinny, drawn.long_k)[number % 5](rng)
         return Product(name, ("bfloat16", "float16", "float32")[number // 5 % 3], orders, sizes)
@@ -105,6 +107,22 @@ def _misaligned(rng: np.random.Generator, low: float, high: float, units: tuple[
         m, n, k = (size // 8 * 8 if keep else size for size, keep in zip(sizes, kept))
         if m % 8 or n % 8 or k % 8:
             return Sizes(1, m, n, k)
+
+
+def _odd_rows(rng: np.random.Generator, number: int, orders: str, low: float, high: float) -> Sizes:
+    """Draw sizes for which the rows of an operand in these orders are not multiples of 4 elements.
+
+    Those of every third number have a short side, m or n.
+    """
+    while True:
+        if number % 3 == 2:
+            m, n = (int(side) for side in rng.permutation((drawn.power(rng, 10, 13.5), drawn.power(rng, 4, 7.5))))
+            sizes = Sizes(1, m, n, drawn.power(rng, 8, 13.5))
+        else:
+            sizes = _misaligned(rng, low, high, (1, 1, 2))
+        _, m, n, k = sizes
+        if (m if orders[0] == "t" else k) % 4 or (k if orders[1] == "t" else n) % 4:
+            return sizes
 
 
 def _columns(rng: np.random.Generator) -> Sizes:

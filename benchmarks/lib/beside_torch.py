@@ -18,6 +18,9 @@ from benchmarks.lib.torch_calls import RATES, call_key
 from gemmhub.backend import Backend, Offer
 from gemmhub.problem import GemmProblem
 
+_FEW = (1, 1, 1, 2, 3, 4, 5, 6, 8)
+"""Numbers of rows of products of few."""
+
 
 def drawn(seed: int, few: int = 0) -> Iterator[tuple[int, int, int]]:
     """Yield (m, n, k) without end: sizes of all magnitudes, most of them multiples of 8.
@@ -31,7 +34,7 @@ def drawn(seed: int, few: int = 0) -> Iterator[tuple[int, int, int]]:
         units[1:] = np.maximum(units[1:], 8)  # TMA takes rows of multiples of 16 bytes
         m, n, k = (int(max(1 if side < unit else unit, side // unit * unit)) for side, unit in zip(sides, units))
         if few:
-            m = min(few, int(rng.choice((1, 1, 1, 2, 3, 4, 5, 6, 8))))
+            m = min(few, int(rng.choice(_FEW if few <= max(_FEW) else (*_FEW, 12, 16))))
             m, n = (n, m) if rng.random() < 0.2 else (m, n)
         if (1e5 if few else 1e7) < 2 * m * n * k < 2e12:
             yield m, n, k

@@ -1,6 +1,7 @@
 """Float32 on a Hopper GPU over families of data: how long it takes, and how accurate it is beside cuBLAS.
 
-    python -m benchmarks.run.float32_data [--sizes M N K] [--rounds 5] [--json FILE]
+    python -m benchmarks.run.float32_data [--sizes M N K] [--rounds 5] [--seconds 300]
+                                          [--json FILE]
 
 Needs torch and gemmhub-hopper. For each family of operands, `gemmhub.matmul` is timed in one run with `torch.matmul`,
 interleaved, by CUDA events; the time is also given as a multiple of that for normal data. Errors are the largest of 64
@@ -10,6 +11,7 @@ rows, relative to |A||B|, against float64.
 from __future__ import annotations
 
 import argparse
+import time
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -104,12 +106,17 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs=3, default=(4096, 4096, 4096), metavar=("M", "N", "K"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES, metavar="NAME")
+    parser.add_argument("--seconds", type=float, default=300.0, help="begin no family after this time")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     m, n, k = options.sizes
+    end = time.monotonic() + options.seconds
     print(f"{'data':22}{'ms':>8}{'of normal':>11}{'torch/ours':>12}{'error':>10}{'cuBLAS':>10}")
     rows: list[dict[str, Any]] = []
     for seed, family in enumerate(options.families):
+        if time.monotonic() > end:
+            print(f"out of time: omitted are {', '.join(options.families[seed:])}")
+            break
         a, b = drawn(family, m, n, k, seed)
         out, theirs = torch.empty(m, n, device="cuda"), torch.empty(m, n, device="cuda")
         calls = {

@@ -1,4 +1,4 @@
-"""gemmhub-hopper on 16-bit products of odd sizes, against the next sizes that are multiples of 8, on a Hopper GPU.
+"""gemmhub-hopper on 16-bit and tf32 products of odd sizes, against the next multiples of 8, on a Hopper GPU.
 
     python -m benchmarks.run.hopper_odd --draw SEED [--dtype bfloat16] [--seconds 60] [--json FILE]
 
@@ -89,14 +89,31 @@ def shares(rows: list[dict[str, Any]]) -> list[float]:
     return [row["aligned"]["us"] / row["odd"]["us"] for row in rows]
 
 
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of a table of large and small products: shares, torch's times over gemmhub's, and the scheme."""
+    lines = [f"{'':6}{'products':>9}{'share':>8}{'least':>7}{'torch/ours':>12}{'least':>7}{'in registers':>14}"]
+    for words, is_large in (("large", True), ("small", False)):
+        some = [x for x in rows if large(x) == is_large]
+        if not some:
+            continue
+        beside = [x["odd"]["torch_us"] / x["odd"]["us"] for x in some]
+        count = sum(in_registers(x["odd"]["chosen"]) for x in some)
+        lines.append(
+            f"{words:6}{len(some):9}{geometric_mean(shares(some)):8.3f}{min(shares(some)):7.2f}"
+            f"{geometric_mean(beside):12.2f}{min(beside):7.2f}{count:14}"
+        )
+    return lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--draw", type=int, required=True, metavar="SEED")
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "tf32"))
     parser.add_argument("--seconds", type=float, default=60.0, help="begin no product after this time")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = options.dtype == "tf32"
     backend = HopperBackend()
     found = opened(backend)
     if found is None:
@@ -107,12 +124,7 @@ def main() -> int:
         if time.monotonic() > end:
             break
         rows.append(measure(backend, which, order, sizes, options))
-    for words, is_large in (("large", True), ("small", False)):
-        some = [x for x in rows if large(x) == is_large]
-        if some:
-            mean, least = geometric_mean(shares(some)), min(shares(some))
-            beside = geometric_mean(x["odd"]["torch_us"] / x["odd"]["us"] for x in some)
-            print(f"{words}: {len(some)}, share {mean:.3f} ({least:.2f}); torch {beside:.2f}")
+    print("\n".join(table(rows)), flush=True)
     if options.json:
         results.save(options.json, dtype=options.dtype, versions=dict(found.versions), rows=rows)
     return int(not all(x[kind]["right"] for x in rows for kind in ("odd", "aligned")))

@@ -138,7 +138,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--draw", type=int, metavar="SEED", help="products of random sizes, for --seconds")
-    few = "with --draw: of up to N rows or columns, at most eight"
+    few = "with --draw: of up to N rows or columns, at most sixteen"
     parser.add_argument("--few", type=int, nargs="?", const=8, default=0, metavar="N", help=few)
     parser.add_argument(
         "--least", type=float, default=0.0, metavar="OPERATIONS", help="with --draw: of no fewer operations"

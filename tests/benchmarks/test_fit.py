@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import pytest
 
 from benchmarks.fit import __main__ as fit
 from benchmarks.fit import sample
+from gemmhub.capability import Refusal
 from gemmhub.kit import corrections
 
 FACTS = {
@@ -55,11 +57,32 @@ def test_classes_are_what_they_are_called():
     assert 80 < large < 120
     assert min(min(product.sizes[1:3]) for product in drawn["few"]) == 1
     assert {product.dtype for product in drawn["batches"]} == {"bfloat16", "float16", "float32", "tf32", "int8"}
+    assert all(any(row % 4 for row in rows(product)[:2]) for product in drawn["tf32_odd"])
+    assert {product.orders for product in drawn["tf32_odd"]} == {"nn", "nt", "tn", "tt"}
+    assert all(min(product.sizes[1:3]) < 182 for product in drawn["tf32_odd"][2::3])
     assert {product.dtype for product in drawn["complex"]} == {"complex64"}
     assert {product.result for product in drawn["half"]} == {"bfloat16", "float16", "float32"}
     assert {product.scales for product in drawn["float8"]} == {"tensor", "row", "block"}
     assert {(product.scales, product.result) for product in drawn["int8"]} == {("", "int32"), ("row", "bfloat16")}
     assert sum(sample.SHARES.values()) == pytest.approx(1)
+
+
+def test_products_for_each_network_are_drawn():
+    """Training needs 60 products for a network; a run of 500 seconds draws thousands."""
+    kinds = pytest.importorskip("gemmhub_hopper.cost.corrections", reason="gemmhub-hopper is not installed")
+    from gemmhub_hopper.candidates import gemv
+    from gemmhub_hopper.candidates.candidate import Choice
+    from gemmhub_hopper.lowering import lower
+    from gemmhub_hopper.variants.shapes import shapes
+
+    products = Counter()
+    for name, share in sample.SHARES.items():
+        for number in range(round(1000 * share)):
+            lowerings = lower.lowerings(sample.problem(sample.draw(5, name, number)))
+            if not isinstance(lowerings, Refusal):
+                choices = [Choice(x, shapes(x.form)[0], 1) for x in lowerings] + gemv.choices(lowerings)[:1]
+                products.update({kinds.network_of(choice) for choice in choices})
+    assert all(products[kind] >= 25 for kind in kinds.KINDS), products
 
 
 def test_narrow_products():

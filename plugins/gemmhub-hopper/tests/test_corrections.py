@@ -263,6 +263,16 @@ def test_vectors_are_corrected(fitted, dtype):
         assert seconds == pytest.approx(factor * gemv_model.seconds(choice, MEASURED))
 
 
+@pytest.mark.parametrize(("m", "factor"), [(8, 1.0), (9, UNMEASURED)])
+def test_sixteen_vectors_were_not_measured(fitted, m, factor):
+    """The model alone estimates staged kernels: those of sixteen vectors as on a card that was not measured."""
+    fitted("vectors", bias=0.3)
+    found = [x for x in choose.vectors(lowered(m, 4096, 4096, dtype="float32"), MEASURED) if x[1].kernel.staged]
+    assert {choice.kernel.vectors for _, choice in found} == {8 if m == 8 else 16}
+    for seconds, choice in found:
+        assert seconds == pytest.approx(factor * gemv_model.seconds(choice, MEASURED))
+
+
 @pytest.mark.parametrize("other", [{"name": "Card 2"}, {"sms": 114}, {"bandwidth": 3.35e12}], ids=str)
 def test_other_cards_have_the_model_alone(fitted, other):
     for kind in corrections.KINDS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from fakes import Home, mutated
 from gemmhub_hopper.candidates import gemv
@@ -16,9 +17,12 @@ from runs import Run, detected
 from tiers import half
 from vectors import VECTORS, Vector, vector
 
+from gemmhub.accuracy import error_model, reference
 from gemmhub.layout import MatrixLayout
 
 pytestmark = pytest.mark.emulator
+
+FLOAT32 = error_model(*[np.dtype(np.float32)] * 4)
 
 
 def choices(asked):
@@ -41,6 +45,22 @@ def test_every_division_of_k_is_tried():
 def test_more_vectors_are_for_tensor_cores():
     assert choices(problem(8, 64, 64))
     assert choices(problem(9, 64, 64)) == []
+    assert choices(problem(17, 64, 64, "float32")) == []
+
+
+@pytest.mark.parametrize("b", ["row", "col"])
+@pytest.mark.parametrize("m", [9, 16])
+def test_sixteen_vectors_go_through_shared_memory(b, m):
+    """Else there is no kernel for so many."""
+    asked = problem(m, 64, 64, "float32", b=b)
+    assert all(x.kernel.staged and x.kernel.vectors == 16 for x in choices(asked))
+    assert {x.name for x in choices(asked)} == {"gemv16a", "gemv32a", "gemv64a", "gemv32x8a"}
+    assert choices(replace(asked, a=replace(asked.a, alignment=8))) == []
+
+
+@pytest.mark.parametrize(("m", "n"), [(12, 3), (3, 12), (16, 8), (8, 16)])
+def test_fewer_vectors_go_first(m, n):
+    assert {x.lowering.m for x in choices(problem(m, n, 64, "float32"))} == {min(m, n)}
 
 
 def test_without_k():
@@ -115,6 +135,27 @@ def test_vectors_of_another_dtype():
     assert [load(narrow, b="col", m=2, layout=MatrixLayout(2, 64, x, 1)) for x in (68, 66, 65)] == [16, 8, 4]
     assert load(narrow, alignment=2) == 16
     assert load(narrow, m=8, a="col", b="col") == 16
+
+
+def float32s(kind, shape, rng):
+    x = rng.standard_normal(shape).astype(np.float32)
+    if kind == "wide":
+        return np.ldexp(x, rng.integers(-30, 30, shape))
+    if kind == "subnormal":
+        return np.ldexp(x, rng.choice([-149, -120, -10, 60], shape))
+    if kind == "special":
+        some = rng.choice([np.inf, -np.inf, np.nan, 3e38, 0.0], shape).astype(np.float32)
+        return np.where(rng.random(shape) < 0.001, some, x)
+    return x
+
+
+@pytest.mark.parametrize(("b", "spread", "m"), [("col", "32a", 16), ("row", "32x8a", 9)])
+@pytest.mark.parametrize("kind", ["normal", "wide", "subnormal", "special"])
+def test_sixteen_vectors_are_within_the_bound(b, spread, m, kind):
+    rng = np.random.default_rng()
+    run = Run(vector(m, 132, 1300, b=b, dtype="float32", spread=spread))
+    x, y = float32s(kind, (m, 1300), rng), float32s(kind, (1300, 132), rng)
+    assert np.max(reference(x, y, model=FLOAT32).ratio(run.of(x, y))) <= 1
 
 
 MUTATIONS = {

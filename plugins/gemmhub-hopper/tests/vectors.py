@@ -119,6 +119,11 @@ VECTORS = (
     vector(5, 1, 4, b="col", dtype="float32", spread="64a"),
     vector(70, 7, 264, b="col", d="col", dtype="float32", spread="32x8a", alpha=0.5, beta=2, bias="m"),
     vector(5, 72, 64, dtype="tf32", spread="16a", batch=(2,), beta=2, activation="relu"),
+    # The same of 9 to 16 vectors.
+    vector(16, 70, 1300, b="col", dtype="float32", spread="32a"), vector(9, 136, 1300, dtype="float32", spread="16a"),
+    vector(13, 130, 1900, b="col", dtype="float32", spread="32x8a"), vector(11, 20, 4, dtype="float32", spread="64a"),
+    vector(70, 12, 264, b="col", d="col", dtype="float32", spread="32x8a", alpha=0.5, beta=2, bias="m"),
+    vector(10, 72, 64, dtype="tf32", spread="16a", batch=(2,), beta=2, activation="relu"),
     # Epilogues.
     vector(1, 72, 64, alpha=0.5, beta=2, bias="n", activation="relu", out="float32"),
     vector(72, 1, 64, alpha=-1, beta=1, bias="m", activation="gelu", bias_type="bfloat16", dtype="float16"),

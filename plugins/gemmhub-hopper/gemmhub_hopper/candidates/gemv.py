@@ -15,7 +15,14 @@ from typing import ClassVar, NamedTuple
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.lowering.operands import FROM_BF16, FROM_F16, OperandAccess
 from gemmhub_hopper.variants.config import F16X3
-from gemmhub_hopper.variants.gemv_kernel import MAX_LOAD_BYTES, VECTORS, GemvKernel, kernels, staged_kernels
+from gemmhub_hopper.variants.gemv_kernel import (
+    MAX_LOAD_BYTES,
+    MAX_VECTORS,
+    VECTORS,
+    GemvKernel,
+    kernels,
+    staged_kernels,
+)
 
 _STAGED = ((16, 1), (32, 1), (64, 1), (32, 8))
 """Threads and CTAs that share K in staged kernels: on an H100 others were hardly ever faster than these."""
@@ -102,6 +109,7 @@ def _kernels_of(family: _Family) -> dict[str, GemvKernel]:
     family_kernels = [
         replace(kernel, strided_x=family.strided_x, x_input=family.x_input)
         for kernel in kernels(input_type, vectors, n_major, load)
+        if vectors <= VECTORS[-1]
     ]
     family_kernels += staged_kernels(vectors, n_major, family.staged)
     return {kernel.name: kernel for kernel in family_kernels}
@@ -128,7 +136,7 @@ def named(lowerings: Iterable[Lowering], name: str) -> GemvChoice | None:
 
 def _readable(lowerings: Iterable[Lowering]) -> tuple[Lowering, _Family] | None:
     """Return the lowering that the kernels read, and their family; None where they do not take the product."""
-    lowering = next((x for x in lowerings if x.m <= VECTORS[-1] and _is_taken(x)), None)
+    lowering = _taken(lowerings)
     if lowering is None or max(lowering.n, lowering.k) >= _LONGEST:
         return None
     w, x, size = lowering.b, lowering.a, lowering.b.size
@@ -153,6 +161,18 @@ def _readable(lowerings: Iterable[Lowering]) -> tuple[Lowering, _Family] | None:
     x_input = type_of_x if type_of_x != input_type else ""
     staged = input_type == "float32" and not x_input and load == MAX_LOAD_BYTES and _stageable(x, lowering.k)
     return lowering, _Family(input_type, vectors, not k_major, load, strided_x, x_input, _STAGED if staged else ())
+
+
+def _taken(lowerings: Iterable[Lowering]) -> Lowering | None:
+    """Return the first lowering of a few vectors that the kernels read, and one of at most eight if there is any."""
+    more = None
+    for x in lowerings:
+        if x.m > MAX_VECTORS or not _is_taken(x):
+            continue
+        if x.m <= VECTORS[-1]:
+            return x
+        more = more or x
+    return more
 
 
 def _is_taken(lowering: Lowering) -> bool:

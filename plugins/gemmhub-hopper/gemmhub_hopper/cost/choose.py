@@ -335,7 +335,9 @@ def vectors(lowerings: tuple[Lowering, ...], card: Card) -> list[tuple[float, Ge
     correction = corrections.find("vectors", card) if choices else None
     if correction is not None:
         rows = [corrections.vector_features(choice, t, card) for choice, t in zip(choices, seconds)]
-        # The corrections were trained before there were staged kernels, which the model alone estimates.
+        # The corrections were trained before there were staged kernels, which the model alone estimates. Its constants
+        # were fitted to at most eight vectors.
         staged = [choice.kernel.staged for choice in choices]
-        seconds = (np.array(seconds) * np.where(staged, 1.0, correction.factors(rows))).tolist()
+        alone = [UNMEASURED if choice.kernel.vectors > VECTORS[-1] else 1.0 for choice in choices]
+        seconds = (np.array(seconds) * np.where(staged, alone, correction.factors(rows))).tolist()
     return sorted(zip(seconds, choices), key=lambda x: x[0])

@@ -17,7 +17,7 @@
 // Macros with the prefix GEMV_ are defined by variants/gemv_kernel.py; no line but these reads them.
 constexpr int kInput = GEMV_INPUT;                 // of W: 0 bfloat16, 1 float16, 2 float32
 constexpr int kXInput = GEMV_X_INPUT;              // of X
-constexpr u32 kNumVectors = GEMV_NUM_VECTORS;      // 1, 2, 4 or 8
+constexpr u32 kNumVectors = GEMV_NUM_VECTORS;      // 1, 2, 4 or 8; 16 with kStaged
 constexpr bool kNMajor = GEMV_N_MAJOR;             // W is contiguous along N; else along K
 constexpr bool kStridedX = GEMV_STRIDED_X;         // X is not contiguous along K: its elements are loaded one by one
 constexpr u32 kLoadBytes = GEMV_LOAD_BYTES;        // of a load; rows of W begin at multiples of it and are as long

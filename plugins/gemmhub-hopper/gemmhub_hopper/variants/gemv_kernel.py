@@ -15,6 +15,8 @@ _NUM_ROWS = 4
 """``kNumRows`` of the kernel."""
 VECTORS = (1, 2, 4, 8)
 """Numbers of vectors that kernels are compiled for."""
+MAX_VECTORS = 2 * VECTORS[-1]
+"""Largest number of vectors. Only staged kernels are compiled for it: loads to registers leave no room for the sums."""
 MAX_LOAD_BYTES = 16
 """Largest number of bytes of a load."""
 _LINE = 128
@@ -31,7 +33,7 @@ class GemvKernel:
     input: str
     """The dtype of the matrix: a key of :data:`INPUTS`."""
     vectors: int
-    """Rows of results: 1, 2, 4 or 8."""
+    """Rows of results: 1, 2, 4, 8 or 16."""
     n_major: bool
     """Whether the matrix is contiguous along N; else along K."""
     load_bytes: int
@@ -137,7 +139,7 @@ def staged_kernels(vectors: int, n_major: bool, divisions: Iterable[tuple[int, i
 
     With a matrix that is contiguous along K, and up to four vectors, other kernels are faster.
     """
-    if vectors == 1 or not (n_major or vectors == VECTORS[-1]):
+    if vectors == 1 or not (n_major or vectors >= VECTORS[-1]):
         return []
     return [GemvKernel("float32", vectors, n_major, MAX_LOAD_BYTES, *x, cp_async=True) for x in divisions]
 

@@ -114,7 +114,8 @@ def totals() -> list[str]:
             values = [ratio for _, ratio in timed(file["rows"], name)]
             shares = (f"{sum(x < limit for x in values)}" for limit in LIMITS)
             card = file["device"].split()[1]
-            body.append((f"{card}, {words}", len(values), f"{geometric_mean(values):.3f}", *shares, f"{min(values):.3f}"))
+            mean, worst = f"{geometric_mean(values):.3f}", f"{min(values):.3f}"
+            body.append((f"{card}, {words}", len(values), mean, *shares, worst))
     return rows(("", "products", "geometric mean", *(f"below {limit}" for limit in LIMITS), "worst"), body)
 
 

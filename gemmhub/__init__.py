@@ -22,6 +22,7 @@ from gemmhub.errors import (
     RecordError,
     ShapeError,
 )
+from gemmhub.registered_epilogues import register_epilogue, unregister_epilogue
 from gemmhub.registration import backends, register, reload, unregister
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-traced.trace(matmul, plan, explain, pack, tune, backends, register, unregister, reload)
+traced.trace(
+    matmul, plan, explain, pack, tune, backends, register, unregister, reload, register_epilogue, unregister_epilogue
+)
 
 _LAZY = {
     "Absent": "capability",
@@ -97,6 +100,8 @@ __all__ = [
     # products
     "matmul", "linear", "bmm", "einsum", "tensordot", "vecdot", "grouped_matmul", "plan", "pack", "PackedB",
     "Plan", "quantize",
+    # your own epilogue
+    "register_epilogue", "unregister_epilogue",
     # decisions
     "explain", "explain_grouped", "ArraySpec", "Decision", "GroupedDecision", "backends", "use", "reload",
     # checking and tuning

@@ -94,7 +94,7 @@ def matmul(a: Array, b: Array, /, *rest: NoReturn, out: Array | None = None, **o
     activation : None, "relu", "gelu" (erf form), "gelu_tanh", "silu", "tanh", "sigmoid", "relu_squared", "leaky_relu"
         (slope 0.01, torch's default) or "hardswish". Gated ones make one column of two: "swiglu" is silu of the first
         half of the columns times the second half, "geglu" gelu likewise, "swiglu_interleaved" takes columns 2 j and
-        2 j + 1.
+        2 j + 1. Or a name that :func:`register_epilogue` has added.
     precision : "ieee" (default), "bf16x3", "tf32" or "bf16": what float32 operands may be rounded to.
     reproducible : "run": bitwise equal results for the same operands (strides included), with or without out. "batch":
         also, each row has the same bits whatever other rows there are, in any position or batch. The name of an order

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from gemmhub._base.geometry import DeviceView
 from gemmhub._base.promises import is_order
 from gemmhub.capability import Absent, Copy, Device, Ready, Refusal
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.operands import OPERANDS
 from gemmhub.problem import GemmProblem
 
@@ -225,6 +226,10 @@ class Backend(ABC):
     not depend on m, its position, the batch, the layout of a, threads or out; that the order of the first candidate
     depends on dtypes, precision and device alone where no order is named; and that cost is no reason to refuse one."""
 
+    compiles_expressions: ClassVar[bool] = False
+    """True promises that its kernels compile the expression of every epilogue that has one and is not gated, also of
+    those that are registered while the process runs: "activation" of :attr:`takes` then need not name them."""
+
     @abstractmethod
     def probe(self) -> Ready | Absent:
         """Look at the machine. Cheap, called once a process."""
@@ -292,9 +297,18 @@ def _in_order(offer: Offer, promise: str) -> Offer | Refusal:
     return Refusal(f"none of its candidates adds in the order {promise!r}", remedy)
 
 
+def takes_of(backend: Backend | type[Backend]) -> Mapping[str, frozenset[str] | None]:
+    """:attr:`Backend.takes`, with the epilogues whose expressions the backend compiles."""
+    takes = backend.takes
+    named = takes.get("activation", frozenset())
+    if named is None or not backend.compiles_expressions:
+        return takes
+    return {**takes, "activation": named | {name for name, x in EPILOGUES.items() if x.compiled}}
+
+
 def untaken(backend: Backend, problem: GemmProblem) -> Refusal | None:
     """The refusal of what ``backend`` was not written for; None where it takes everything that the problem has."""
-    takes = backend.takes
+    takes = takes_of(backend)
     for name, described in problem.operands.items():
         forms = takes.get(name, frozenset())
         if forms is None or described.form in forms:
@@ -309,6 +323,9 @@ def untaken(backend: Backend, problem: GemmProblem) -> Refusal | None:
     for name, value in (("activation", problem.activation), ("precision", problem.precision)):
         values = takes.get(name, frozenset())
         if value not in (None, "ieee") and values is not None and value not in values:
+            if name == "activation" and backend.compiles_expressions and not EPILOGUES[value].gate:
+                remedy = "register it with expression=, or apply it to the product"
+                return _refusal(f"it compiles the expressions of activations, and {value} has none", remedy)
             remedy = {"activation": "apply it to the product", "precision": "ask for another precision"}[name]
             return _refusal(f"it has no {name} {value}", remedy)
     if problem.reproducible is not None:

@@ -14,11 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi, sqrt
-from typing import Any, Protocol
+from typing import Any, NewType, Protocol
 
 import numpy as np
 
+from gemmhub.errors import InputError
+
 Array = Any
+EpilogueName = NewType("EpilogueName", str)
+"""The name of a registered epilogue, as :func:`gemmhub.register_epilogue` returns it. To type checkers it is no other
+text, so that they find a misspelt name; at run time it is one."""
 
 _FLAT = 50.0
 """Beyond this argument each function here is linear to working precision, in float64, too."""
@@ -122,17 +127,17 @@ class Epilogue:
     formula: Callable[[Array, Functions], Array]
     """``f(x, functions)`` in the precision of ``x``, floating arrays. NaN stays NaN; no finite or infinite argument
     makes NaN. Of a gated epilogue: the function of the gate."""
-    gradient: Callable[[Array, Functions], Array]
-    """``f'(x, functions)``, likewise."""
+    gradient: Callable[[Array, Functions], Array] | None
+    """``f'(x, functions)``, likewise; None for a function that is not differentiated (:meth:`derivative`)."""
     slope: float
     """An upper bound of abs(f'), or of abs(f'(x)) / abs(x) ** (degree - 1): how much an error of the argument can
     grow."""
     evaluation: float
     """Roundings that evaluating the function may cost, relative to the argument unless it is :attr:`accurate`; 0 for
     none."""
-    expression: str
+    expression: str | None
     """f in C, of a float ``x``, for kernels that are compiled at run time. Beside the operators it may use the
-    functions that :mod:`gemmhub.kit.epilogue_source` declares."""
+    functions that :mod:`gemmhub.kit.epilogue_source` declares. None where kernels refuse it."""
     gate: str | None = None
     """None, or where the two columns of a pair are: "halves", column j and column j + n / 2; "interleaved", columns 2 j
     and 2 j + 1. The first is the gate."""
@@ -151,6 +156,18 @@ class Epilogue:
     def arity(self) -> int:
         """Columns of the product for each column of the result: 1, or 2 where it is gated."""
         return 1 if self.gate is None else 2
+
+    @property
+    def compiled(self) -> bool:
+        """Whether kernels that compile expressions can end a product with it: it has one, and is not gated."""
+        return self.gate is None and self.expression is not None
+
+    def derivative(self, x: Array, functions: Functions = NUMPY) -> Array:
+        """Compute the gradient of the formula. Raises InputError where the epilogue has none."""
+        if self.gradient is None:
+            remedy = "pass gradient= to gemmhub.register_epilogue, or differentiate a product without it"
+            raise InputError("activation", f"{self.name}, which has no gradient", "one that has a gradient", remedy)
+        return self.gradient(x, functions)
 
     def columns(self, n: int) -> int:
         """Return the columns of the result of a product of ``n`` columns."""
@@ -185,7 +202,8 @@ class Epilogue:
         value, size = np.abs(self.formula(x, NUMPY)), np.abs(x)
         grown = self.slope * error if self.degree == 1 else self.slope * (size + error) ** (self.degree - 1) * error
         if self.accurate:  # within the error, the size grows by a few times what f does
-            size, error = value + size * np.abs(self.gradient(x, NUMPY)), 4 * grown
+            steep = self.slope * size**self.degree if self.gradient is None else size * np.abs(self.gradient(x, NUMPY))
+            size, error = value + steep, 4 * grown
         error = grown + evaluation * (size + error) + underflow
         # Of an infinite argument the function has no error but that of its finite limit.
         error = np.where(np.isinf(x) & np.isfinite(value), evaluation * value + underflow, error)
@@ -292,8 +310,17 @@ def _hardswish_gradient(x: Array, functions: Functions) -> Array:
 _SILU = "gated(x, x)"
 _GELU = "normal_weighted(x)"
 
-EPILOGUES: dict[str, Epilogue] = {
-    x.name: x
+
+class Epilogues(dict[str, Epilogue]):
+    """Epilogues by name, whose look-up of an unknown name raises InputError: a plan may outlive a registered one."""
+
+    def __missing__(self, name: str) -> Epilogue:
+        remedy = "register one of your own by gemmhub.register_epilogue, in each process that multiplies with it"
+        raise InputError("activation", f"{name!r}", ", ".join(self), remedy)
+
+
+EPILOGUES: Epilogues = Epilogues(
+    (x.name, x)
     for x in (
         Epilogue(
             "relu", "max(x, 0)", _relu, _relu_gradient, 1.0, 0.0, "x < 0.0f ? 0.0f : x", from_result=True,
@@ -333,11 +360,11 @@ EPILOGUES: dict[str, Epilogue] = {
         Epilogue("swiglu_interleaved", "silu(gate) up", _silu, _silu_gradient, 1.1, 8.0, _SILU, gate="interleaved"),
         Epilogue("geglu", "gelu(gate) up", _gelu, _gelu_gradient, 1.13, 8.0, _GELU, gate="halves"),
     )
-}  # fmt: skip
-"""Epilogues by the name that ``activation=`` takes."""
+)  # fmt: skip
+"""Epilogues by the name that ``activation=`` takes: built in, and those of :func:`gemmhub.register_epilogue`."""
 
 ELEMENTWISE = tuple(name for name, x in EPILOGUES.items() if x.arity == 1)
-"""Names of the epilogues whose result has as many columns as the product."""
+"""Names of the built-in epilogues whose result has as many columns as the product."""
 
 
 def columns(activation: str | None, n: int) -> int:

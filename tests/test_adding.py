@@ -21,8 +21,8 @@ BLOCKS = dict(
     )
 )
 CHANGES = [
-    ("operands.py", "a row of OPERANDS", '"""The rows by name', "a product with a residual"),
-    ("epilogues.py", "an object of EPILOGUES", '"""Epilogues by the name that', "a product with lecun_tanh"),
+    ("operands.py", "a row of OPERANDS", '}  # fmt: skip\n"""The rows by name', "a product with a residual"),
+    ("epilogues.py", "an object of EPILOGUES", ')  # fmt: skip\n"""Epilogues by the name', "a product with lecun_tanh"),
 ]
 
 
@@ -31,7 +31,7 @@ def changed_package(folder: Path, module: str, change: str, end: str) -> dict[st
     package = folder / "gemmhub"
     shutil.copytree(Path(gemmhub.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     text = (package / module).read_text(encoding="utf-8")
-    before, found, after = text.partition("\n    )\n}  # fmt: skip\n" + end)
+    before, found, after = text.partition("\n    )\n" + end)
     assert found, f"{module} has no such table"
     added = textwrap.indent(BLOCKS[change].rstrip(), " " * 8)
     (package / module).write_text(f"{before}\n{added},{found}{after}", encoding="utf-8")

@@ -40,6 +40,7 @@ BOUNDS = {
         "swept": "cache folders used",
     },
     "gemmhub/_choice/registry.py": {"_objects": "backends that the process registers", "_registry": ONE},
+    "gemmhub/registered_epilogues.py": {"_known": "epilogues that the process registers"},
     "gemmhub/_choice/suggestions.py": {"known": ONE, "_required": ONE},
     "gemmhub/testing/allocations.py": {"large": ONE},
     "gemmhub/testing/case.py": {"_facts": DTYPES},

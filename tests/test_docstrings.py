@@ -38,4 +38,4 @@ def test_the_sections_are_there(name):
     if name not in WITHOUT_ARGUMENTS:
         assert "\nParameters\n----------\n" in text
         assert "\nRaises\n------\n" in text
-        assert "\nReturns\n-------\n" in text or name in ("use", "register", "unregister")
+        assert "\nReturns\n-------\n" in text or name in ("use", "register", "unregister", "unregister_epilogue")

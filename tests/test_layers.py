@@ -23,7 +23,7 @@ LAYERS = (
     {"_call", "quantization"},
     {"_check"},
     {"_measure"},
-    {"api", "registration"},
+    {"api", "registered_epilogues", "registration"},
     {"_contractions", "_grouped"},
     {"_doors"},
     {"gemmhub", "torch", "jax", "numpy", "distributed", "testing", "_audit"},

@@ -28,7 +28,7 @@ from gemmhub._audit.implementation import Implementation, Refused, Run
 from gemmhub._audit.judge import Wrong
 from gemmhub._base.guard import guarded
 from gemmhub._choice.registry import registry
-from gemmhub.backend import Backend
+from gemmhub.backend import Backend, takes_of
 from gemmhub.capability import Device, Ready, Refusal
 from gemmhub.errors import DependencyError
 from gemmhub.operands import OPERANDS
@@ -55,7 +55,7 @@ def claims_of(backend: Backend | None) -> Claims:
         takes: Mapping[str, frozenset[str] | None] = dict.fromkeys((*OPERANDS, *_OPTIONS))
         features = _FEATURES | {"alias", "zero beta"}
     else:
-        takes = {name: taken and taken & {*known_forms(name)} for name, taken in backend.takes.items()}
+        takes = {name: taken and taken & {*known_forms(name)} for name, taken in takes_of(backend).items()}
         features = _FEATURES
     promises = takes.get("reproducible", frozenset())
     bits = {"run", "rows", "threads"} if promises is None or "batch" in promises else {"run"} if promises else set()

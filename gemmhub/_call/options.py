@@ -16,7 +16,7 @@ from gemmhub._base.device_types import stream_attributes
 from gemmhub._base.guard import words
 from gemmhub._base.wording import did_you_mean, instance, unexpected
 from gemmhub.dtypes import PRECISIONS, DType, as_dtype, info, scaled_dtype, single
-from gemmhub.epilogues import EPILOGUES
+from gemmhub.epilogues import EPILOGUES, EpilogueName
 from gemmhub.errors import DTypeError, InputError
 from gemmhub.operands import OPERANDS, WRITTEN
 
@@ -51,6 +51,7 @@ class LinearOptions(ContractionOptions, total=False):
             "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu_squared", "leaky_relu", "hardswish", "swiglu",
             "swiglu_interleaved", "geglu",
         ]
+        | EpilogueName
         | None
     )  # fmt: skip
     stream: Any

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from gemmhub.backend import Backend, Offer, answer
+from gemmhub.backend import Backend, Offer, answer, takes_of
 from gemmhub.capability import CPU, Absent, Ready
 from gemmhub.testing.allocations import check_allocations, large, observes
 from gemmhub.testing.answers import honest
@@ -65,7 +65,9 @@ class ConformanceSuite:
     """Seed of the random problems; None for the environment's GEMMHUB_TESTING_SEED, or a new one in each run."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        takes = getattr(type(self).backend, "takes", None)  # a function that makes the backend has none
+        made = type(self).backend
+        # A function that makes the backend has none.
+        takes = takes_of(made) if isinstance(made, type) else getattr(made, "takes", None)
         on_device = self.memory.device != CPU
         every: dict[str, Sequence[Any]] = {
             "case": self.cases, "large_case": large() if observes(self.memory) else (),
@@ -145,7 +147,7 @@ class ConformanceSuite:
         seed = _fresh_seed() if self.seed is None else self.seed
         rng = np.random.default_rng((seed, draw_index))
         for _ in range(_DRAWS):
-            case = draw(rng, backend.takes)
+            case = draw(rng, takes_of(backend))
             try:
                 accepted = check(backend, case, self.memory).accepted
             except Unrepresentable:

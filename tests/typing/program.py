@@ -57,6 +57,7 @@ with gemmhub.use(backend="numpy"):
     pass
 
 gemmhub.matmul(a, b, activation="swish")  # type: ignore[call-overload]
+gemmhub.matmul(a, b, activation=gemmhub.register_epilogue("twice", lambda x, functions: 2 * x, slope=2, evaluation=0))
 gemmhub.matmul(a, b, precision="fp16")  # type: ignore[call-overload]
 gemmhub.matmul(a, b, reproducible=1)  # type: ignore[call-overload]
 gemmhub.matmul(a, b, tile=3)  # type: ignore[call-overload]

@@ -38,7 +38,7 @@ def _formula(name: str, x: Array) -> Array:
 @_formula.defjvp
 def _gradient(name: str, primals: Any, tangents: Any) -> tuple[Array, Array]:
     (x,), (tangent,) = primals, tangents
-    return _formula(name, x), EPILOGUES[name].gradient(x, JAX) * tangent
+    return _formula(name, x), EPILOGUES[name].derivative(x, JAX) * tangent
 
 
 def activated(name: str | None, x: Array) -> Array:

@@ -59,7 +59,7 @@ _nn, _aten = torch.nn.functional, torch.ops.aten
 def _silu_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """torch's kernel where nothing differentiates it: it has no gradient."""
     if torch.is_grad_enabled():
-        return grad * EPILOGUES["silu"].gradient(x, FUNCTIONS)
+        return grad * EPILOGUES["silu"].derivative(x, FUNCTIONS)
     return _aten.silu_backward(grad, x)
 
 
@@ -127,4 +127,4 @@ def _function(epilogue: Epilogue, x: Tensor) -> Tensor:
 
 def _slope(epilogue: Epilogue, grad: Tensor, x: Tensor) -> Tensor:
     fused = _FUSED.get(epilogue.formula)
-    return grad * epilogue.gradient(x, FUNCTIONS) if fused is None else fused.gradient(grad, x)
+    return grad * epilogue.derivative(x, FUNCTIONS) if fused is None else fused.gradient(grad, x)

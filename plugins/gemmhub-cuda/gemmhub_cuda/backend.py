@@ -55,6 +55,7 @@ class CudaBackend(MachineBackend[probe.Machine]):
         **BASIC, "activation": frozenset(ACTIVATIONS), "reproducible": frozenset({"run", "batch"}), "scale_a": None,
         "scale_b": None,
     }  # fmt: skip
+    compiles_expressions = True
 
     def __init__(
         self,

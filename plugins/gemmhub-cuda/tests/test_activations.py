@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fakes import Home
-from gemmhub_cuda.backend import CudaBackend
-from gemmhub_cuda.variants import form, sources
+from gemmhub_cuda.variants import sources
 from gemmhub_cuda.variants.batch import SHAPES as BATCHES
 from gemmhub_cuda.variants.mma import SHAPES as TENSOR
 from gemmhub_cuda.variants.sgemm import SHAPES as SINGLE
@@ -16,26 +15,33 @@ from mma_product import Launch, Product
 from problems import problem
 from sgemm_product import Single
 
+import gemmhub
+from gemmhub._base.c_expression import FUNCTIONS
 from gemmhub.backend import Offer, answer
 from gemmhub.epilogues import ELEMENTWISE, EPILOGUES, Epilogue
 
 SMALL = next(shape for shape in SINGLE if (shape.m, shape.n) == (64, 64))
-TWICE = Epilogue(
-    name="twice_tanh", summary="2 tanh(x)", formula=lambda x, f: 2 * f.tanh(x),
-    gradient=lambda x, f: 2 - 2 * f.tanh(x) ** 2, slope=2.0, evaluation=8.0, expression="2.0f * tanhf(x)",
-    accurate=True,
-)  # fmt: skip
+
+
+def twice(x, functions):
+    return 2 * functions.tanh(x)
+
+
+def twice_gradient(x, functions):
+    return 2 - 2 * functions.tanh(x) ** 2
 
 
 @pytest.fixture
-def changes(monkeypatch):
-    """twice_tanh among the epilogues, and among those that the plugin takes; what changes in the kernels' files."""
+def changes():
+    """What changes in the kernels' files for products with twice_tanh, which a program registers."""
     before = sources.activations()
-    names = (*form.ACTIVATIONS, "twice_tanh")
-    monkeypatch.setitem(EPILOGUES, "twice_tanh", TWICE)
-    monkeypatch.setattr(form, "ACTIVATIONS", names)
-    monkeypatch.setattr(CudaBackend, "takes", {**CudaBackend.takes, "activation": frozenset(names)})
-    return tuple((name, before[name], text) for name, text in sources.activations().items())
+    gemmhub.register_epilogue(
+        "twice_tanh", twice, gradient=twice_gradient, slope=2.0, evaluation=8.0, accurate=True,
+        expression="2.0f * tanhf(x)",
+    )  # fmt: skip
+    assert sources.activations() == before  # the kernels of other products are the same
+    yield tuple((name, before[name], text) for name, text in sources.activations("twice_tanh").items())
+    gemmhub.unregister_epilogue("twice_tanh")
 
 
 def products(activation):
@@ -61,13 +67,48 @@ def test_an_activation_that_is_added_compiles(changes):
         assert compiler.compile(sources.source(product.variant, (8, 0)), verbose=True).spilled == 0
 
 
+def test_the_compiler_has_every_function_of_the_language(monkeypatch):
+    """And reports a function that it has not: the message of the refusal."""
+    try:
+        compiler = nvrtc.load()
+    except CompilerError as error:
+        pytest.skip(str(error))
+    calls = [f"{name}({', '.join(['x'] * count)})" for name, (count, _) in FUNCTIONS.items()]
+    for expression in (" + ".join(calls), "no_such_function(x)"):
+        monkeypatch.setitem(EPILOGUES, "every", Epilogue("every", "", twice, None, 2.0, 8.0, expression))
+        source = sources.source(products("every")[2].variant, (8, 0))
+        if expression.startswith("no_such"):
+            with pytest.raises(CompilerError, match='identifier "no_such_function" is undefined'):
+                compiler.compile(source)
+        else:
+            assert compiler.compile(source).cubin
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_activation_that_is_added_is_taken(dtype, monkeypatch, request):
-    monkeypatch.setitem(EPILOGUES, "twice_tanh", TWICE)
-    asked = problem(64, 64, 64, dtype, activation="twice_tanh")
-    assert "no activation twice_tanh" in answer(Home().backend(), asked).reason
-    request.getfixturevalue("changes")
-    assert isinstance(answer(Home().backend(), asked), Offer)
+def test_an_activation_that_is_added_is_taken(dtype, changes):
+    assert isinstance(answer(Home().backend(), problem(64, 64, 64, dtype, activation="twice_tanh")), Offer)
+
+
+@pytest.mark.parametrize("kernel", range(3))
+def test_only_its_own_kernels_are_compiled_with_it(kernel, changes):
+    """The kernels of other products have the digest that they had without it: the wheel's and the cache's serve."""
+    expression = "{ return 2.0f * tanhf(x); }  // twice_tanh"
+    own = sources.source(products("twice_tanh")[kernel].variant, (8, 0))
+    assert expression in own.files["activations.cuh"]
+    for other in (None, "relu", "tanh"):
+        source = sources.source(products(other)[kernel].variant, (8, 0))
+        assert expression not in source.files["activations.cuh"]
+        assert source.digest != own.digest
+
+
+def test_one_without_an_expression_is_refused():
+    gemmhub.register_epilogue("formula_only", twice, slope=2.0, evaluation=8.0, accurate=True)
+    try:
+        refused = answer(Home().backend(), problem(64, 64, 64, activation="formula_only"))
+    finally:
+        gemmhub.unregister_epilogue("formula_only")
+    assert refused.reason == "it compiles the expressions of activations, and formula_only has none"
+    assert "expression=" in refused.remedy
 
 
 @pytest.mark.parametrize("activation", ["swiglu", "swiglu_interleaved", "geglu"])

@@ -57,6 +57,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
         **BASIC, "activation": frozenset(ACTIVATIONS), "reproducible": frozenset({"run", "batch"}), "scale_a": None,
         "scale_b": None, "groups": groups.DIVIDED, "bias": frozenset({"n", "m", "batch n"}),
     }  # fmt: skip
+    compiles_expressions = True
 
     def __init__(
         self,

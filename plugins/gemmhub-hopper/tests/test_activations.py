@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home, mutated
-from gemmhub_hopper.backend import HopperBackend
-from gemmhub_hopper.variants import config, sources
+from gemmhub_hopper.variants import sources
 from gemmhub_nvidia import nvrtc
 from gemmhub_nvidia.nvrtc import CompilerError
 from problems import problem
@@ -16,27 +15,38 @@ from products import SMALL, Product
 from runs import Run
 from vectors import Vector, vector
 
+import gemmhub
 from gemmhub.backend import Offer, answer
-from gemmhub.epilogues import ELEMENTWISE, EPILOGUES, Epilogue
+from gemmhub.epilogues import ELEMENTWISE, EPILOGUES
 from gemmhub.testing import Case, check
 
-TWICE = Epilogue(
-    name="twice_tanh", summary="2 tanh(x)", formula=lambda x, f: 2 * f.tanh(x),
-    gradient=lambda x, f: 2 - 2 * f.tanh(x) ** 2, slope=2.0, evaluation=8.0, expression="2.0f * tanhf(x)",
-    accurate=True,
-)  # fmt: skip
+
+def twice(x, functions):
+    return 2 * functions.tanh(x)
+
+
+def twice_gradient(x, functions):
+    return 2 - 2 * functions.tanh(x) ** 2
 
 
 @pytest.fixture
-def home(monkeypatch, tmp_path):
-    """A machine whose plugin takes twice_tanh, which is one more of the epilogues."""
+def registered():
+    """twice_tanh, which a program registers, and what changes in the kernels' files for its products."""
     before = sources.activations()
-    names = (*config.ACTIVATIONS, "twice_tanh")
-    monkeypatch.setitem(EPILOGUES, "twice_tanh", TWICE)
-    monkeypatch.setattr(config, "ACTIVATIONS", names)
-    monkeypatch.setattr(HopperBackend, "takes", {**HopperBackend.takes, "activation": frozenset(names)})
-    ((file, text),) = sources.activations().items()
-    return mutated(monkeypatch, tmp_path, file, (before[file], text))
+    gemmhub.register_epilogue(
+        "twice_tanh", twice, gradient=twice_gradient, slope=2.0, evaluation=8.0, accurate=True,
+        expression="2.0f * tanhf(x)",
+    )  # fmt: skip
+    assert sources.activations() == before  # the kernels of other products are the same
+    ((file, text),) = sources.activations("twice_tanh").items()
+    yield file, (before[file], text)
+    gemmhub.unregister_epilogue("twice_tanh")
+
+
+@pytest.fixture
+def home(monkeypatch, tmp_path, registered):
+    """A machine whose kernels are compiled with twice_tanh."""
+    return mutated(monkeypatch, tmp_path, *registered)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +71,33 @@ def test_an_activation_that_is_added_compiles(home):
         assert (made.spilled, made.warnings) == (0, [])
 
 
-def test_only_named_activations_are_taken(monkeypatch, request):
-    monkeypatch.setitem(EPILOGUES, "twice_tanh", TWICE)
-    asked = problem(activation="twice_tanh")
-    assert "no activation twice_tanh" in answer(Home().backend(), asked).reason
-    assert isinstance(answer(request.getfixturevalue("home").backend(), asked), Offer)
+@pytest.mark.parametrize("of", [Product(SMALL, 72, 72, 72), vector(1, 72, 64)], ids=["matrix", "vector"])
+def test_only_its_own_kernels_are_compiled_with_it(of, registered):
+    """The kernels of other products have the digest that they had without it: the wheel's and the cache's serve."""
+    expression = "{ return 2.0f * tanhf(x); }  // twice_tanh"
+    (own,) = replace(of, activation="twice_tanh").sources
+    assert expression in own.files["activations.cuh"]
+    for other in (None, "relu", "tanh"):
+        (source,) = replace(of, activation=other).sources
+        assert expression not in source.files["activations.cuh"]
+        assert source.digest != own.digest
+
+
+def test_what_is_taken(registered):
+    backend = Home().backend()
+    assert isinstance(answer(backend, problem(activation="twice_tanh")), Offer)
     for activation in ("swiglu", "swiglu_interleaved", "geglu"):
-        assert f"no activation {activation}" in answer(Home().backend(), problem(activation=activation)).reason
+        assert f"no activation {activation}" in answer(backend, problem(activation=activation)).reason
+
+
+def test_one_without_an_expression_is_refused():
+    gemmhub.register_epilogue("formula_only", twice, slope=2.0, evaluation=8.0, accurate=True)
+    try:
+        refused = answer(Home().backend(), problem(activation="formula_only"))
+    finally:
+        gemmhub.unregister_epilogue("formula_only")
+    assert refused.reason == "it compiles the expressions of activations, and formula_only has none"
+    assert "expression=" in refused.remedy
 
 
 @dataclass(frozen=True)

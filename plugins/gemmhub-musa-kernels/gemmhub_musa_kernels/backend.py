@@ -23,6 +23,7 @@ class MusaKernelsBackend(MusaBackend[Machine, Gemm, choose.Candidate]):
 
     name = library.NAME
     takes = sources.TAKES
+    compiles_expressions = True
 
     def __init__(self, look: Callable[[], Machine | Absent] = look) -> None:
         """Tests pass another function that looks at the machine."""
@@ -78,7 +79,7 @@ class MusaKernelsBackend(MusaBackend[Machine, Gemm, choose.Candidate]):
         refusal = self._proof(problem, candidate)
         if refusal is not None:
             return refusal
-        product = prepared(self.machine, problem, lowered, candidate)
+        product = prepared(self.machine, problem, lowered, candidate, sources.added(problem.activation))
         if isinstance(product, Refusal):
             return product
         arch = self.machine.cards[problem.device.index].arch
@@ -87,12 +88,12 @@ class MusaKernelsBackend(MusaBackend[Machine, Gemm, choose.Candidate]):
     def _proof(self, problem: GemmProblem, candidate: choose.Candidate) -> Refusal | None:
         """Return None where ``candidate`` is right for products of these dtypes on this device, else a refusal."""
         index, dtypes = problem.device.index, (problem.a.dtype.name, problem.out.dtype.name)
-        pinned = problem.pinned and bool(candidate.transposed)
-        key = (index, candidate.kernel, candidate.tile, bool(candidate.transposed), pinned, dtypes)
+        pinned, added = problem.pinned and bool(candidate.transposed), sources.added(problem.activation)
+        key = (index, candidate.kernel, candidate.tile, bool(candidate.transposed), pinned, dtypes, added)
 
         with self._lock:
             if key not in self._proven:
-                self._proven[key] = proof.proven(self.machine, index, candidate, *dtypes, pinned)
+                self._proven[key] = proof.proven(self.machine, index, candidate, *dtypes, pinned, added)
             return self._proven[key]
 
     def pack(self, b: Array, problem: GemmProblem) -> object | Refusal:

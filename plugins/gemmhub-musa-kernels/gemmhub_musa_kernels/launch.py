@@ -22,11 +22,16 @@ from gemmhub_musa_kernels.sources import TRANSPOSE
 _LINE = 256
 
 
-def prepared(machine: Machine, problem: GemmProblem, gemm: Gemm, candidate: Candidate) -> Product | Refusal:
-    """Return the product of ``candidate``, proven or not; compiled where needed. Raises AllocationError."""
+def prepared(
+    machine: Machine, problem: GemmProblem, gemm: Gemm, candidate: Candidate, added: str | None
+) -> Product | Refusal:
+    """Return the product of ``candidate``, proven or not; compiled where needed. Raises AllocationError.
+
+    ``added``: an activation that its library is compiled with beside those of all kernels.
+    """
     arch = machine.cards[problem.device.index].arch
     library = machine.libraries.get(
-        candidate.kernel, arch, choose.defines(candidate, arch, problem.a.dtype, problem.out.dtype)
+        candidate.kernel, arch, choose.defines(candidate, arch, problem.a.dtype, problem.out.dtype), added
     )
     if isinstance(library, Refusal):
         return library

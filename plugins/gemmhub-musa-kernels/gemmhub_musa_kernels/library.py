@@ -85,26 +85,29 @@ class Libraries:
     def __init__(self, sdk: Sdk, runtime: Runtime) -> None:
         self._sdk, self._runtime = sdk, runtime
         self.cleared = Cleared()
-        self._known: dict[tuple[str, str, tuple[str, ...]], Library | Refusal] = {}
+        self._known: dict[tuple[str, str, tuple[str, ...], str | None], Library | Refusal] = {}
         self._lock = locks.lock()
 
-    def get(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:
-        """Return the library of kernels/``file``.mu for ``arch``; compiled at the first call, which takes seconds."""
-        key = (file, arch, defines)
+    def get(self, file: str, arch: str, defines: tuple[str, ...], added: str | None = None) -> Library | Refusal:
+        """Return the library of kernels/``file``.mu for ``arch``; compiled at the first call, which takes seconds.
+
+        ``added``: an activation beside those of all kernels.
+        """
+        key = (file, arch, defines, added)
         with self._lock:
             if key not in self._known:
                 self._known[key] = self._load(*key)
             return self._known[key]
 
-    def build(self, file: str, arch: str, defines: tuple[str, ...]) -> Path | Refusal:
+    def build(self, file: str, arch: str, defines: tuple[str, ...], added: str | None = None) -> Path | Refusal:
         """Return the file of a library, compiled where the cache has none. Nothing is loaded."""
         return compile_mu(
-            sources.text(file), self._sdk, arch, name=f"gemm_{file}_{arch}", flags=defines, include=(sources.KERNELS,),
-            depends=(sources.HEADER,),
+            sources.text(file, added), self._sdk, arch, name=f"gemm_{file}_{arch}", flags=defines,
+            include=(sources.KERNELS,), depends=(sources.HEADER,),
         )  # fmt: skip
 
-    def _load(self, file: str, arch: str, defines: tuple[str, ...]) -> Library | Refusal:
-        built = self.build(file, arch, defines)
+    def _load(self, file: str, arch: str, defines: tuple[str, ...], added: str | None) -> Library | Refusal:
+        built = self.build(file, arch, defines, added)
         if isinstance(built, Refusal):
             return built
         cdll = self._sdk.loader.load(built)

@@ -26,15 +26,16 @@ _K, _N = 37, 45
 
 
 def proven(
-    machine: Machine, index: int, candidate: Candidate, dtype: str, out_dtype: str, pinned: bool
+    machine: Machine, index: int, candidate: Candidate, dtype: str, out_dtype: str, pinned: bool, added: str | None
 ) -> Refusal | None:
     """Return None where ``candidate`` is right for products of these dtypes on a device, else a refusal.
 
-    ``pinned``: with the copies of products whose bits of rows are promised.
+    ``pinned``: with the copies of products whose bits of rows are promised. ``added``: in the library that is compiled
+    with this activation, which the proof does not apply.
     """
     arch = machine.cards[index].arch
     flags = choose.defines(candidate, arch, as_dtype(dtype), as_dtype(out_dtype))
-    files = [machine.libraries.build(candidate.kernel, arch, flags)]
+    files = [machine.libraries.build(candidate.kernel, arch, flags, added)]
     if candidate.transposed:
         files.append(machine.libraries.build(TRANSPOSE, arch, ()))
     for file in files:
@@ -53,13 +54,13 @@ def proven(
     )
 
     def prove(machine: Machine) -> Refusal | None:
-        return _product(machine, index, candidate, dtype, out_dtype, pinned)
+        return _product(machine, index, candidate, dtype, out_dtype, pinned, added)
 
     return machine.proven(f"the kernel {candidate.name} for {dtype} to {out_dtype} on musa:{index}", facts, prove)
 
 
 def _product(
-    machine: Machine, index: int, candidate: Candidate, dtype: str, out_dtype: str, pinned: bool
+    machine: Machine, index: int, candidate: Candidate, dtype: str, out_dtype: str, pinned: bool, added: str | None
 ) -> Refusal | None:
     def prepare(small: GemmProblem) -> Kernel | Refusal:
         small = replace(small, reproducible="batch") if pinned else small
@@ -67,7 +68,7 @@ def _product(
         if isinstance(gemm, Refusal):
             return gemm
         copied = () if not candidate.transposed else gemm.unfit if pinned else tuple("ab")
-        product = prepared(machine, small, gemm, Candidate(candidate.kernel, candidate.tile, copied))
+        product = prepared(machine, small, gemm, Candidate(candidate.kernel, candidate.tile, copied), added)
         return product if isinstance(product, Refusal) else Kernel(product.run, candidate.name)
 
     found = selftest.check(prepare, machine.runtime, index, dtype, out_dtype)

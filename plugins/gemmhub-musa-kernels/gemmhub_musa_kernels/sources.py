@@ -23,8 +23,8 @@ TAKES: Mapping[str, frozenset[str] | None] = {
     )),
     "reproducible": frozenset({"run", "batch"}),
 }  # fmt: skip
-""":attr:`gemmhub.backend.Backend.takes` of the kernels. An epilogue of one argument that is named here is compiled into
-them, by its expression in :mod:`gemmhub.epilogues`."""
+""":attr:`gemmhub.backend.Backend.takes` of the kernels. The epilogues that are named here are compiled into all of
+them, by their expressions in :mod:`gemmhub.epilogues`; another one into a library for its own products."""
 _DEVICE = "__device__ __forceinline__"
 
 
@@ -33,20 +33,28 @@ def activations() -> list[str]:
     return sorted(TAKES["activation"] or ())
 
 
+def added(activation: str | None) -> str | None:
+    """Return ``activation`` where it is compiled into a library for its own products; else None."""
+    return None if activation in (None, *activations()) else activation
+
+
 def number(activation: str | None) -> int:
     """Return the number by which kernels choose ``activation``."""
-    return epilogue_source.numbers(activations())[activation]
+    return epilogue_source.numbers(epilogue_source.among(activations(), activation))[activation]
 
 
-def text(file: str) -> str:
-    """Return the text of kernels/``file``.mu, with the functions of its activations where it computes products."""
+def text(file: str, added: str | None = None) -> str:
+    """Return the text of kernels/``file``.mu, with the functions of its activations where it computes products.
+
+    ``added``: an activation beside those of all kernels.
+    """
     kernel = f'#line 1 "{file}.mu"\n' + (KERNELS / f"{file}.mu").read_text()
-    return kernel if file == TRANSPOSE else _activated() + kernel
+    return kernel if file == TRANSPOSE else _activated(added) + kernel
 
 
-def _activated() -> str:
+def _activated(added: str | None) -> str:
     """Return the definition of ``activated(x, activation)``, which gemm.h declares."""
-    names = activations()
+    names = epilogue_source.among(activations(), added)
     cases = "".join(f"  if (activation == {i}) return activated<{i}>(x);\n" for i in range(len(names) + 1))
     return (
         '#include "gemm.h"\n'

@@ -11,9 +11,11 @@ from gemmhub_musa_kernels.backend import MusaKernelsBackend
 from gemmhub_musa_kernels.sources import PIPELINED, SCALAR, WMMA
 from simulator import problem
 
+import gemmhub
 from conftest import INSTALLED
 from gemmhub import accuracy
-from gemmhub.backend import Offer, answer
+from gemmhub.backend import Kernel, Offer, answer
+from gemmhub.capability import Refusal
 from gemmhub.epilogues import EPILOGUES, Epilogue
 
 pytestmark = pytest.mark.skipif(INSTALLED, reason="needs the simulator")
@@ -54,26 +56,36 @@ def test_every_activation_is_within_its_bound(sim, backend, kernel, activation):
         assert np.array_equal(limits[0, :3], EPILOGUES[activation](LIMITS), equal_nan=True)
 
 
-def test_a_new_epilogue_takes_its_object_and_its_name(sim, monkeypatch):
-    """Nothing of the kernels but the table of what they take names an epilogue."""
-    added = Epilogue(
-        name="twice_tanh",
-        summary="2 tanh(x)",
-        formula=lambda x, functions: 2 * functions.tanh(x),
+def test_a_registered_epilogue_has_a_library_for_its_own_products(sim, backend):
+    """Nothing of the kernels names it, and the text of the libraries of other products stays."""
+    before = {kernel: sources.text(kernel) for kernel in (PIPELINED, WMMA, SCALAR)}
+    gemmhub.register_epilogue(
+        "twice_tanh",
+        lambda x, functions: 2 * functions.tanh(x),
         gradient=lambda x, functions: 2 - 2 * functions.tanh(x) ** 2,
         slope=2.0,
         evaluation=8.0,
         expression="2.0f * tanhf(x)",
         accurate=True,
     )
-    monkeypatch.setitem(EPILOGUES, "twice_tanh", added)
-    refused = answer(MusaKernelsBackend(), problem(16, 16, 8, activation="twice_tanh"))
-    assert refused.reason == "it has no activation twice_tanh"
-    monkeypatch.setitem(sources.TAKES, "activation", sources.TAKES["activation"] | {"twice_tanh"})
-    backend = MusaKernelsBackend()
-    assert backend.probe()
-    for kernel in (PIPELINED, WMMA, SCALAR):
-        for activation in ("twice_tanh", "gelu"):
-            expected = []
-            got = ended(backend, kernel, activation, FINITE.reshape(-1, 32), expected)
-            assert (expected[0].ratio(got) <= 1).all()
+    try:
+        for kernel, text in before.items():
+            assert sources.text(kernel) == text
+            for activation in ("gelu", "twice_tanh", "gelu"):
+                expected = []
+                got = ended(backend, kernel, activation, FINITE.reshape(-1, 32), expected)
+                assert (expected[0].ratio(got) <= 1).all()
+    finally:
+        gemmhub.unregister_epilogue("twice_tanh")
+
+
+def test_a_registered_epilogue_that_does_not_compile_is_refused(sim, backend, monkeypatch):
+    """With the compiler's message, and the kernels of other products run."""
+    broken = Epilogue("broken", "", lambda x, functions: x, None, 1.0, 1.0, "no_such_function(x)")
+    monkeypatch.setitem(EPILOGUES, "broken", broken)
+    asked = problem(16, 16, 8, activation="broken")
+    for name in answer(backend, asked).names[:1]:
+        refused = backend.prepare(asked, name, 2**26)
+        assert isinstance(refused, Refusal)
+        assert "no_such_function" in f"{refused.reason} {refused.traceback}"
+    assert isinstance(backend.prepare(problem(16, 16, 8, activation="relu"), name, 2**26), Kernel)

@@ -21,7 +21,13 @@ BIASES = {None: 0, "m": 1, "n": 2}
 ACTIVATIONS = (
     "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu_squared", "leaky_relu", "hardswish",
 )  # fmt: skip
-"""The activations that the kernels are compiled with: names of :data:`gemmhub.epilogues.EPILOGUES`."""
+"""The activations that all kernels are compiled with: names of :data:`gemmhub.epilogues.EPILOGUES`. Another one is
+compiled into the kernels of its own products."""
+
+
+def activations(activation: str | None) -> tuple[str, ...]:
+    """Return the activations in the source of a kernel for ``activation``, in the order of their numbers."""
+    return epilogue_source.among(ACTIVATIONS, activation)
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Form:
     bias_type: str = "float32"
     """The dtype of the bias."""
     activation: str | None = None
-    """The activation: one of :data:`ACTIVATIONS`; None for none."""
+    """The activation; None for none."""
     scales: str | None = None
     """The use of quantization scales: one of :data:`SCALES`."""
 
@@ -82,5 +88,6 @@ class Form:
             "INPUT": _NUMBERS[self.input], "OUTPUT": _NUMBERS[self.output],
             "SCALED": int(self.scaled), "ADDEND": int(self.addend), "BIAS": BIASES[self.bias],
             "BIAS_TYPE": TYPES[self.bias_type] if self.bias else 0,
-            "ACTIVATION": epilogue_source.numbers(ACTIVATIONS)[self.activation], "SCALES": SCALES[self.scales],
+            "ACTIVATION": epilogue_source.numbers(activations(self.activation))[self.activation],
+            "SCALES": SCALES[self.scales],
         }  # fmt: skip

@@ -14,7 +14,7 @@ KERNEL = "gemm"
 
 def source(variant: Variant, capability: tuple[int, int]) -> Source:
     """Return the kernel and its headers, for cards of that compute capability."""
-    files, arch = sources.files("gemmhub_cuda") | activations(), architecture(capability)
+    files, arch = sources.files("gemmhub_cuda") | activations(variant.form.activation), architecture(capability)
     blocks = max(1, variant.ctas_per_sm(limits.of(capability)))
     return sources.source(name(variant, capability), variant.main, files, arch, {**variant.macros, "BLOCKS": blocks})
 
@@ -29,6 +29,6 @@ def name(variant: Variant, capability: tuple[int, int]) -> str:
     return "cuda-{}-sm{}{}".format(variant.name, *capability)
 
 
-def activations() -> dict[str, str]:
-    """Return the header of the activations: its name and its text."""
-    return sources.activations(form.ACTIVATIONS)
+def activations(activation: str | None = None) -> dict[str, str]:
+    """Return the header of the activations in a kernel for ``activation``: its name and its text."""
+    return sources.activations(form.activations(activation))

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.lowering.operands import FROM_BF16, FROM_F16, OperandAccess
-from gemmhub_hopper.variants.config import F16X3
+from gemmhub_hopper.variants.config import ACTIVATIONS, F16X3
 from gemmhub_hopper.variants.gemv_kernel import (
     MAX_LOAD_BYTES,
     MAX_VECTORS,
@@ -100,6 +100,8 @@ class _Family(NamedTuple):
     x_input: str
     staged: tuple[tuple[int, int], ...]
     """Threads and CTAs that share K in the staged kernels that there are for it."""
+    added: str | None
+    """The activation that its kernels are compiled with beside those of all kernels; None where there is none."""
 
 
 @lru_cache(maxsize=256)
@@ -112,7 +114,7 @@ def _kernels_of(family: _Family) -> dict[str, GemvKernel]:
         if vectors <= VECTORS[-1]
     ]
     family_kernels += staged_kernels(vectors, n_major, family.staged)
-    return {kernel.name: kernel for kernel in family_kernels}
+    return {kernel.name: replace(kernel, added=family.added) for kernel in family_kernels}
 
 
 def choices(lowerings: Iterable[Lowering]) -> list[GemvChoice]:
@@ -160,7 +162,9 @@ def _readable(lowerings: Iterable[Lowering]) -> tuple[Lowering, _Family] | None:
     input_type, type_of_x = _dtype(lowering, w), _dtype(lowering, x)
     x_input = type_of_x if type_of_x != input_type else ""
     staged = input_type == "float32" and not x_input and load == MAX_LOAD_BYTES and _stageable(x, lowering.k)
-    return lowering, _Family(input_type, vectors, not k_major, load, strided_x, x_input, _STAGED if staged else ())
+    divisions, activation = _STAGED if staged else (), lowering.form.activation
+    added = None if activation in ACTIVATIONS else activation
+    return lowering, _Family(input_type, vectors, not k_major, load, strided_x, x_input, divisions, added)
 
 
 def _taken(lowerings: Iterable[Lowering]) -> Lowering | None:

@@ -51,12 +51,18 @@ _PLANE_PRODUCTS = {"split": 6, F16X3: 3}
 ACTIVATIONS = (
     "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu_squared", "leaky_relu", "hardswish",
 )  # fmt: skip
-"""The activations that the kernels are compiled with: names of :data:`gemmhub.epilogues.EPILOGUES`."""
+"""The activations that all kernels are compiled with: names of :data:`gemmhub.epilogues.EPILOGUES`. Another one is
+compiled into the kernels of its own products."""
+
+
+def activations(activation: str | None) -> tuple[str, ...]:
+    """Return the activations in the source of a kernel for ``activation``, in the order of their numbers."""
+    return epilogue_source.among(ACTIVATIONS, activation)
 
 
 def number(activation: str | None) -> int:
     """Return the number of an activation in activations.cuh; 0 for none."""
-    return epilogue_source.numbers(ACTIVATIONS)[activation]
+    return epilogue_source.numbers(activations(activation))[activation]
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ class Form:
     bias_type: str = "float32"
     """The dtype of the bias."""
     activation: str | None = None
-    """The activation: one of :data:`ACTIVATIONS`; None for none."""
+    """The activation; None for none."""
     registers_a: bool = False
     """Whether a goes through registers: tf32 that is contiguous along M, float32 that is split there, or 16-bit or
     tf32 elements in rows or columns that TMA cannot take as they are.

@@ -48,6 +48,8 @@ class GemvKernel:
     """Whether loads go to shared memory by cp.async, so that some are under way at all times; several vectors too."""
     x_input: str = ""
     """The dtype of the vectors where it is not that of the matrix; else empty."""
+    added: str | None = None
+    """The activation of its products where it is not one of those that all kernels are compiled with; else None."""
 
     @property
     def name(self) -> str:

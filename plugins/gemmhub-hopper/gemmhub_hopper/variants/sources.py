@@ -33,14 +33,15 @@ def name(what: str) -> str:
 def source(variant: Variant) -> Source:
     """Return the source of a variant; the headers wgmma.cuh and activations.cuh are generated."""
     files = {name: text for name, text in _files().items() if name not in _OTHERS}
-    files |= {"wgmma.cuh": wgmma.header(variant), **activations()}
+    files |= {"wgmma.cuh": wgmma.header(variant), **activations(variant.form.activation)}
     return _source(name(variant.shape.name), "gemm_kernel.cu", files, variant.macros)
 
 
-def activations() -> dict[str, str]:
-    """Return the header of the activations: its name and its text."""
-    count = f"constexpr int kNumActivations = {len(config.ACTIVATIONS)};\n"
-    return {name: text + count for name, text in sources.activations(config.ACTIVATIONS).items()}
+def activations(activation: str | None = None) -> dict[str, str]:
+    """Return the header of the activations in a kernel for ``activation``: its name and its text."""
+    names = config.activations(activation)
+    count = f"constexpr int kNumActivations = {len(names)};\n"
+    return {name: text + count for name, text in sources.activations(names).items()}
 
 
 def copier(form: Form) -> int:
@@ -63,7 +64,7 @@ def f16_prepass() -> Source:
 
 def gemv(kernel: GemvKernel) -> Source:
     """Return the source of a kernel for vectors."""
-    files = {name: _files()[name] for name in _GEMV_FILES} | activations()
+    files = {name: _files()[name] for name in _GEMV_FILES} | activations(kernel.added)
     return _source(name(kernel.name), "gemv_kernel.cu", files, kernel.macros)
 
 

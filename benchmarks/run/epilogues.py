@@ -8,6 +8,9 @@ gemmhub, all in one interleaved run. torch adds c and the bias by ``torch.addmm`
 activations, and a second kernel applies them in place. "added" is the time over that of the same library's plain
 product. No records are used; what is fastest by the estimates is compiled. Some rows of every result are compared with
 float64.
+
+Before them, swiglu of the first product of a feed-forward block of Llama 3 8B, for several numbers of rows: by one plan
+of gemmhub, by torch's linear, chunk, silu and product, one after another, and by the same under torch.compile.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from benchmarks.lib.cuda_graphs import Call
 from benchmarks.lib.drawn import Product, Sizes, between
@@ -27,6 +31,8 @@ from benchmarks.lib.torch_calls import Setup, chosen, planned, report, right, wi
 
 KINDS = ("plain", "beta c", "bias", "gelu", "silu")
 _APPLIED = {"gelu": torch.ops.aten.gelu.out, "silu": torch.ops.aten.silu.out}
+GATED_ROWS, GATED_WIDTH, GATED_DEPTH = (16, 300, 2048, 8192), 2 * 14336, 4096
+"""Rows, columns and inner dimension of the products with a gate."""
 _UNITS = (1, 8, 64)
 """Sizes are multiples of one of these."""
 
@@ -61,6 +67,44 @@ def torch_call(kind: str, more: dict[str, Any]) -> Call:
         return lambda a, b, out: torch.matmul(a, b, out=out)
     applied = _APPLIED[kind]
     return lambda a, b, out: applied(torch.matmul(a, b, out=out), out=out)
+
+
+class GatedSetup(Setup):
+    """A rig whose results have half of the product's columns."""
+
+    def _operands(self, m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
+        a, b, _ = super()._operands(m, n, k, order, dtype)
+        return a, b, torch.empty(m, n // 2, device="cuda", dtype=dtype)
+
+
+def _gated(a: Any, weights: Any) -> Any:
+    gate, up = functional.linear(a, weights).chunk(2, dim=-1)
+    return functional.silu(gate) * up
+
+
+def measure_gate(rows: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Time swiglu of a product of so many rows, print a line, and return the row of the result file."""
+    product = Product("swiglu", "bfloat16", "nt", Sizes(1, rows, GATED_WIDTH, GATED_DEPTH))
+    rig, more = GatedSetup(product), {"activation": "swiglu"}
+    settings = {} if options.backend is None else {"backend": options.backend}
+    made = planned(product, rig, more, **settings)
+    if made is None:
+        return []
+    compiled = torch.compile(_gated, dynamic=False)
+    calls: dict[str, Call] = {
+        "gemmhub": lambda a, b, out: made(a, b, out),
+        "torch": lambda a, b, out: _gated(a, b.t()),
+        "torch.compile": lambda a, b, out: compiled(a, b.t()),
+    }
+    wrong = not right(product, rig, calls["gemmhub"], more)
+    times = dict(zip(calls, rig.medians([rig.add(call) for call in calls.values()], options.rounds)))
+    us = {name: t * 1e6 for name, t in times.items()}
+    words = "  ".join(f"{name} {t:8.1f} us" for name, t in us.items())
+    print(f"{tuple(product.sizes[1:])} nt swiglu {words}  ({chosen(made)}){'  WRONG' * wrong}", flush=True)
+    return [{
+        "class": f"swiglu {rows}", "orders": product.orders, **product.sizes._asdict(), "torch_us": us.pop("torch"),
+        "us": us, "chosen": chosen(made), "wrong": ["gemmhub"] * wrong,
+    }]  # fmt: skip
 
 
 def measure(product: Product, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -106,14 +150,18 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     without_records(compiling=True)
-    rows, end = [], time.monotonic() + options.seconds
+    gated, end = [], time.monotonic() + options.seconds
+    for count in GATED_ROWS:
+        gated += measure_gate(count, options)
+        torch.cuda.empty_cache()
+    rows = []
     for product in drawn(options.seed):
         if time.monotonic() >= end:
             break
         rows += measure(product, options)
         torch.cuda.empty_cache()
     rows.sort(key=lambda row: ["4096", "small", "large"].index(row["class"].split()[0]))
-    return report(rows, options)
+    return report(gated + rows, options)
 
 
 if __name__ == "__main__":

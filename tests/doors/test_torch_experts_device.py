@@ -1,7 +1,7 @@
 """Experts of transformers' models on a device: gemmhub computes what a backend takes, and transformers the rest.
 
 The tensors are torch's own on the CPU, which gemmhub gets as those of a device. The backend has the refusals of
-gemmhub-hopper, the only plugin with groups: no gated activations, no float32, aligned rows.
+gemmhub-hopper, the only plugin with groups: no float32, aligned rows.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import gemmhub.torch as door  # noqa: E402
 from gemmhub import Candidate, Offer, Refusal, api  # noqa: E402
 from gemmhub._arrays import find  # noqa: E402
 from gemmhub._doors.torch import experts  # noqa: E402
+from gemmhub.epilogues import ELEMENTWISE  # noqa: E402
 from gemmhub.errors import NoBackendError  # noqa: E402
 
 LEFT = "no backend multiplies these groups there"
@@ -48,15 +49,10 @@ class AsHopper(Grouped):
         return super().kernel(replace(problem, out=replace(problem.out, alignment=1)), candidate)
 
 
-class Gated(AsHopper):
-    """Takes gated activations, too."""
+class Ungated(AsHopper):
+    """Takes no gated activations."""
 
-    takes: ClassVar = {**HopperBackend.takes, "activation": None}
-
-    def offer(self, problem):
-        if problem.activation == "swiglu":
-            return super().offer(replace(problem, activation=None, out=replace(problem.out, layout=problem.b.layout)))
-        return super().offer(problem)
+    takes: ClassVar = {**HopperBackend.takes, "activation": frozenset(ELEMENTWISE)}
 
 
 class Rows(AsHopper):
@@ -107,7 +103,7 @@ def check(layer, given):
     return got
 
 
-@pytest.mark.parametrize(("kind", "activation"), [(AsHopper, None), (Gated, "swiglu")])
+@pytest.mark.parametrize(("kind", "activation"), [(Ungated, None), (AsHopper, "swiglu")])
 def test_the_gate_is_fused_where_a_backend_takes_it(kind, activation, listed, rng):
     backend = listed(kind)
     layer, given = layer_of(rng), routed(rng, torch.bfloat16)

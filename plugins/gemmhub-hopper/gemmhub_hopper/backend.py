@@ -36,7 +36,7 @@ from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.proof import Proofs
 from gemmhub_hopper.variants import sources
 from gemmhub_hopper.variants.compiled import F16_PREPASS, Code
-from gemmhub_hopper.variants.config import ACTIVATIONS, F16X3
+from gemmhub_hopper.variants.config import ACTIVATIONS, F16X3, GATED
 from gemmhub_hopper.variants.gemv_kernel import PREFIX
 from gemmhub_hopper.variants.shapes import shapes
 from gemmhub_hopper.variants.sources import PREPASSES
@@ -54,8 +54,9 @@ class HopperBackend(MachineBackend[probe.Machine]):
     name = "hopper"
     by_bucket = True
     takes: ClassVar = {
-        **BASIC, "activation": frozenset(ACTIVATIONS), "reproducible": frozenset({"run", "batch"}), "scale_a": None,
-        "scale_b": None, "groups": groups.DIVIDED, "bias": frozenset({"n", "m", "batch n"}),
+        **BASIC, "activation": frozenset((*ACTIVATIONS, *GATED)), "reproducible": frozenset({"run", "batch"}),
+        "scale_a": None, "scale_b": None, "pre_activation": None, "groups": groups.DIVIDED,
+        "bias": frozenset({"n", "m", "batch n"}),
     }  # fmt: skip
     compiles_expressions = True
 

@@ -13,7 +13,7 @@ from gemmhub_hopper.variants.config import Shape
 from problems import problem
 
 from gemmhub.dtypes import as_dtype
-from gemmhub.epilogues import EPILOGUES
+from gemmhub.epilogues import EPILOGUES, columns
 from gemmhub.operands import Scale
 from gemmhub.problem import Bias, Groups
 from gemmhub.scale_layouts import spread
@@ -120,7 +120,7 @@ class GroupedProduct:
         if factors:
             a, b = a * spread(factors["scale_a"], a.shape), b * spread(factors["scale_b"], b.shape)
         m, n, _ = self.sizes
-        result = np.zeros((*self.problem.groups.batch("out"), m, n))
+        result = np.zeros((*self.problem.groups.batch("out"), m, columns(self.activation, n)))
         for group, (begin, end) in enumerate(self.spans):
             span, every = slice(begin, end), slice(None)
             if self.divides == "m":

@@ -66,14 +66,16 @@ class Product:
     @property
     def problem(self):
         dtype = "float32" if self.dtype in ("tf32", "f16x3", "bf16x3") else self.dtype
-        asked = problem(self.m, self.n, self.k, dtype, self.out, self.batch, self.a, self.b, self.d)
+        asked = problem(
+            self.m, self.n, self.k, dtype, self.out, self.batch, self.a, self.b, self.d, activation=self.activation
+        )
         size = asked.out.dtype.itemsize
         if self.dtype in ("tf32", "bf16x3"):
             asked = replace(asked, precision=self.dtype)
         if self.offset:
             nbytes = self.offset * size
             asked = replace(asked, out=replace(asked.out, alignment=nbytes & -nbytes))
-        asked = replace(asked, activation=self.activation, alpha_is_one=self.alpha == 1)
+        asked = replace(asked, alpha_is_one=self.alpha == 1)
         return asked.having(
             c=asked.out if self.beta else None, bias=bias(self.bias_type, self.bias) if self.bias else None
         )

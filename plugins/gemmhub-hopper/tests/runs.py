@@ -58,7 +58,7 @@ class Run:
         assert (self.out[: self.offset] == 0xFF).all()
         assert (self.out[self.offset + self.nbytes :] == 0xFF).all()
         data = self.out[self.offset : self.offset + self.nbytes].copy()
-        return loaded(data, self.dtype, p.batch, p.m, p.n, p.d)
+        return loaded(data, self.dtype, p.batch, *self.exact.shape[-2:], p.d)
 
     def give(self, a, b):
         """Replace the operands by ``a`` (m, k) and ``b`` (k, n)."""

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from fakes import FakeMemory, mutated
 from gemmhub_hopper.variants.config import Shape
+from gemmhub_nvidia.scratch import COUNTERS
 from products import Product, loaded, stored
 from runs import HOME, Run, address, detected
+from vectors import Vector
+
+from gemmhub.dtypes import as_dtype
 
 pytestmark = pytest.mark.emulator
 
@@ -27,14 +31,21 @@ class Added(Product):
     """Elements from an alignment of 256 bytes to c."""
     shared: bool = False
     """Whether all matrices of the batch have one c."""
+    c_dtype: str | None = None
+    """The dtype of c where it is another one than the result's."""
 
     def __str__(self):
-        return f"{super().__str__()}-pad{self.pad}-at{self.at}" + "-shared" * self.shared
+        return (
+            f"{super().__str__()}-pad{self.pad}-at{self.at}"
+            + "-shared" * self.shared
+            + f"-{self.c_dtype}" * bool(self.c_dtype)
+        )
 
     @property
     def problem(self):
         asked = super().problem
-        c, stride = asked.c, "row_stride" if self.d == "row" else "col_stride"
+        c = replace(asked.c, dtype=as_dtype(self.c_dtype)) if self.c_dtype else asked.c
+        stride = "row_stride" if self.d == "row" else "col_stride"
         inner, outer = (self.n, self.m) if self.d == "row" else (self.m, self.n)
         layout = replace(c.layout, **{stride: inner + self.pad})
         if self.batch:
@@ -44,6 +55,8 @@ class Added(Product):
 
     def data(self, seed=0):
         a, b, c, bias = super().data(seed)
+        if self.c_dtype:  # by what the result's dtype would round away
+            c = c.astype(self.c_dtype) + np.float32(2.0**-12)
         if self.shared:
             c[:] = c[0]
         return a, b, c, bias
@@ -102,6 +115,17 @@ PRODUCTS = (
     # Batches, with a c each or one for all.
     Added(SMALL, 40, 72, 72, batch=(3,), pad=8),
     Added(SMALL, 39, 71, 72, batch=(3,), shared=True),
+    # Of float32 where the result is narrower: transposed or not, shifted, by slices and by the last, in K passes.
+    Added(SMALL, 72, 72, 72, pad=3, c_dtype="float32"),
+    Added(SMALL, 71, 69, 72, at=1, c_dtype="float32", dtype="float16", bias="n", activation="relu"),
+    Added(SMALL, 72, 136, 72, d="col", pad=1, c_dtype="float32"),
+    Added(SMALL, 71, 136, 72, swapped=True, pad=4, c_dtype="float32", alpha=0.5),
+    Added(SMALL, 77, 72, 101, registers=True, d="col", pad=3, c_dtype="float32"),
+    Added(SMALL, 72, 136, 392, splits=3, pad=1, c_dtype="float32"),
+    Added(SMALL, 72, 56, 456, splits=7, pad=1, c_dtype="float32"),
+    Added(SMALL, 71, 73, 330, limit=COUNTERS + 2**16, c_dtype="float32"),
+    Added(SMALL, 40, 72, 72, batch=(3,), pad=8, c_dtype="float32"),
+    Added(WIDE, 264, 264, 200, pad=8, c_dtype="float32"),
 )
 
 
@@ -110,11 +134,22 @@ def test_exact_products(product):
     AddedRun(product).check()
 
 
+@dataclass(frozen=True)
+class AddedVector(Added, Vector):
+    """The same by a kernel for vectors."""
+
+
+@pytest.mark.parametrize("m", [1, 5])
+def test_vectors(m):
+    AddedRun(AddedVector(SMALL, m, 70, 264, b="col", spread=32, c_dtype="float32", pad=3, bias="n")).check()
+
+
 def drawn(rng):
     """Return a product of any alignment and order of c."""
     m, n, k = rng.integers(1, 150, 3).tolist()
+    out = (None, "float32")[rng.integers(2)]
     return Added(
-        (SMALL, WIDE)[rng.integers(2)], m, n, k, out=(None, "float32")[rng.integers(2)],
+        (SMALL, WIDE)[rng.integers(2)], m, n, k, out=out, c_dtype=(None, "float32")[rng.integers(2)],
         d=("row", "col")[rng.integers(2)], swapped=bool(rng.integers(2)), pad=int(rng.integers(9)),
         at=int(rng.integers(9)), alpha=0.5, bias=(None, "m", "n")[rng.integers(3)],
     )  # fmt: skip
@@ -161,6 +196,7 @@ MUTATIONS = {
     "a row is shifted": ("addend.cuh", ("kShiftedRows && !kTransposedD ? shifted_row(line) : line", "line"),),
     "the address is not looked at": ("addend.cuh", ("reinterpret_cast<u64>(p.c) | offsets", "offsets"),),
     "the distance of rows is not looked at": ("addend.cuh", ("p.c_ld | p.c_batch |", ""),),
+    "c is of the result's dtype": ("epilogue.cuh", ("(kAddendType == 2 ? 4 : 2) * (at.", "kOutputBytes * (at."),),
     "words where there are none": ("addend.cuh", ("kAddendBytes == 4 || addend_aligned(p, 4)", "true"),),
 }
 # fmt: on
@@ -169,6 +205,7 @@ WATCHED = [
     Added(SMALL, 40, 72, 72, batch=(2,), pad=1),
     Added(SMALL, 72, 136, 72, d="col", out="float32"),
     Added(SMALL, 77, 72, 101, registers=True, at=1),
+    Added(SMALL, 72, 72, 72, c_dtype="float32"),
 ]
 
 

@@ -104,7 +104,8 @@ def run(backend, product, seed=0, values=None):
     given, values = values is not None, values or product.data(seed)
     a, b, c, bias = (put(x, order) for x, order in zip(values, (product.a, product.b, product.d, "row")))
     dtype = product.problem.out.dtype
-    size = int(np.prod((*product.batch, product.m, product.n))) * dtype.itemsize
+    columns = product.problem.out_columns
+    size = int(np.prod((*product.batch, product.m, columns))) * dtype.itemsize
     offset = product.offset * dtype.itemsize
     out = torch.full((size + offset,), 0xFF, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
@@ -114,7 +115,7 @@ def run(backend, product, seed=0, values=None):
     launch.run(a.data_ptr(), b.data_ptr(), out.data_ptr() + offset, product.alpha, product.beta, stream, **others)
     torch.cuda.synchronize()
     data = out.cpu().numpy()[offset:]
-    result = loaded(data, dtype, product.batch, product.m, product.n, product.d)
+    result = loaded(data, dtype, product.batch, product.m, columns, product.d)
     return result, None if given else product.exact(*values)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from gemmhub_hopper.cost import model
 from gemmhub_hopper.lowering import lower
 from problems import bias, operand, problem
 
@@ -201,7 +202,11 @@ def test_types():
     assert "float64 by float64" in refused(problem(dtype="float64")).reason
     assert "result of float64" in refused(problem(out="float64")).reason
     asked = problem()
-    assert "c is float32" in refused(asked.having(c=operand("float32", 64, 64))).reason
+    assert "c is float64" in refused(asked.having(c=operand("float64", 64, 64))).reason
+    added = [lowered(asked.having(c=operand(x, 64, 64)))[0] for x in ("bfloat16", "float32")]
+    assert [x.form.addend for x in added] == ["bfloat16", "float32"]
+    assert added[1].nbytes - added[0].nbytes == 2 * 64 * 64
+    assert model.epilogue(added[1]) > model.epilogue(added[0])
     assert "stride of 2" in refused(asked.having(bias=bias(stride=2))).reason
     assert "bias is float64" in refused(asked.having(bias=bias("float64"))).reason
     mixed = replace(asked, a=operand("float16", 64, 64))

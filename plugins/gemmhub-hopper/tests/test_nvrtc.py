@@ -66,6 +66,14 @@ def variants():
     ]
     found += [Variant(LARGE, replace(by_warps, output="float32", transposed_d=x)) for x in (False, True)]
     found += [Variant(Shape(256, 192, 3), replace(forms[-1], transposed_d=transposed)) for transposed in (False, True)]
+    wider = replace(full, addend="float32")
+    found += [Variant(LARGE, wider), Variant(LARGE, replace(wider, transposed_d=True, bias="m", activation="silu"))]
+    gated = replace(PLAIN, mn_major_b=False, bias="n", activation="swiglu")
+    found += [Variant(LARGE, gated, split_k) for split_k in (False, True)]
+    found += [Variant(LARGE, replace(gated, mn_major_b=True, activation="geglu"))]
+    found += [Variant(LARGE, replace(gated, activation="swiglu_interleaved", output="float32"))]
+    found += [Variant(Shape(128, 192, 5, cluster_m=2), replace(gated, input="e4m3.e4m3", scales="blocks"))]
+    found += [Variant(LARGE, replace(wider, addend="bfloat16", stores_before=True), x) for x in (False, True)]
     floats = replace(full, output="float32", addend="float32")
     found += [Variant(LARGE, floats), Variant(LARGE, replace(floats, transposed_d=True, bias="m", activation="silu"))]
     found += [Variant(turns, floats, split_k=True), Variant(Shape(128, 32, 8), floats)]

@@ -110,7 +110,7 @@ class Choice:
         shape, splits = self.shape, self.splits
         quads = shape.m // shape.warpgroups_per_tile * shape.out_n // 512
         many = (quads >= 4) & (splits >= _MIN_SPLITS) & (splits * quads >= _MIN_WORK)
-        cooperative = shape.warpgroups_per_tile == shape.consumers
+        cooperative = (shape.warpgroups_per_tile == shape.consumers) & self.lowering.form.one_by_one
         return many & cooperative & (self.work_tiles <= at_once)
 
     def k_passes(self, workspace: int) -> KPasses | str:

@@ -65,9 +65,7 @@ class GemvChoice:
         """Bytes that the kernel reads and writes."""
         lowering = self.lowering
         operands = lowering.a.elements * lowering.a.size + lowering.b.elements * lowering.b.size
-        return operands + lowering.m * lowering.n * lowering.batch * lowering.form.output_bytes * (
-            2 if lowering.form.addend else 1
-        )
+        return operands + lowering.results * (lowering.form.output_bytes + lowering.form.addend_bytes)
 
     @property
     def row_bytes(self) -> int:
@@ -139,7 +137,7 @@ def named(lowerings: Iterable[Lowering], name: str) -> GemvChoice | None:
 def _readable(lowerings: Iterable[Lowering]) -> tuple[Lowering, _Family] | None:
     """Return the lowering that the kernels read, and their family; None where they do not take the product."""
     lowering = _taken(lowerings)
-    if lowering is None or max(lowering.n, lowering.k) >= _LONGEST:
+    if lowering is None or not lowering.form.one_by_one or max(lowering.n, lowering.k) >= _LONGEST:
         return None
     w, x, size = lowering.b, lowering.a, lowering.b.size
     k_major = lowering.k == 1 or w.strides[1] == 1

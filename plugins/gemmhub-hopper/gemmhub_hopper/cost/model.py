@@ -46,6 +46,10 @@ ADDEND = 5e-13
 """Seconds for an element of c, besides the traffic of memory. By arithmetic, not measured: a warpgroup waits for L2
 before it stores a block of 64 x 64 elements, for about 500 cycles.
 """
+OTHER_ADDEND = 4e-12
+"""The same of elements of another size than the result's, which threads load one by one; twice that where the result is
+transposed. Fitted by hand to products in which all elements of c were loaded so.
+"""
 
 
 @dataclass(frozen=True)
@@ -157,21 +161,21 @@ def work(choice: Choice, passes: KPasses, card: Card) -> Work:
 def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> Work:
     """Return the work of many choices with ``k_passes`` of ``blocks`` blocks of K each."""
     lowering, shape, form, splits = choices.lowering, choices.shape, choices.lowering.form, choices.splits
-    count, columns = len(splits), shape.out_n
+    count, columns, stored_columns = len(splits), shape.out_n, shape.out_n // form.arity
     at_once = clusters(shape, card)
     full, remainder = np.divmod(choices.work_tiles, at_once)
     loaded, every = np.zeros((4, count)), np.arange(count)
     aligned_a, aligned_b = _misalignments(lowering, blocks)
     loaded[aligned_a, every] += choices.a_bytes / shape.cluster_n
     loaded[aligned_b, every] += choices.b_bytes / shape.cluster_m
-    width = _widths(form.output_bytes, form.addend is not None)[columns]
-    store_blocks = -(-columns // width)
+    width = _widths(form.output_bytes, form.addend is not None)[stored_columns]
+    store_blocks = -(-stored_columns // width)
     accumulators = shape.m // shape.warpgroups_per_tile * columns // 128
-    results = lowering.of(lambda x: float(x.m * x.n * x.batch))  # their bytes may exceed 64-bit integers
+    results = lowering.of(lambda x: float(x.results))  # their bytes may exceed 64-bit integers
     registers_a = lowering.of(lambda x: x.form.registers_a)
     sums = (k_passes - 1) * results * 4  # read and written again by each further pass
     partials = choices.partial_bytes * k_passes
-    stored = results * form.output_bytes
+    stored = results * form.stored_bytes
     values = Work(
         k_blocks=form.plane_products * -(-blocks // (splits * shape.cluster_k)),
         wgmma_cycles=shape.n / 2,
@@ -190,8 +194,8 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
         aligned_128=loaded[0], aligned_64=loaded[1], aligned_32=loaded[2], aligned_16=loaded[3],
         full_waves=full,
         last_wave=remainder / at_once,
-        stored_bytes=shape.m * store_blocks * width * form.output_bytes,
-        store_blocks=shape.m / 64 * store_blocks / shape.warpgroups_per_tile,
+        stored_bytes=shape.m * store_blocks * width * form.stored_bytes,
+        store_blocks=shape.m / 64 * store_blocks / shape.warpgroups_per_tile * (1 + form.stores_before),
         splits=splits,
         reduces_by_slices=choices.reduces_by_slices(at_once),
         partial_bytes=shape.m * columns * 4 // shape.warpgroups_per_tile,
@@ -296,8 +300,10 @@ def epilogue(lowering: Lowering) -> float:
     if not (form.bias or form.activation or form.addend):
         return 0.0
     each = SMOOTH_ELEMENT if form.smooth_activation else ELEMENT
-    each += ADDEND if form.addend else 0.0
-    return EPILOGUE + each * lowering.m * lowering.n * lowering.batch
+    if form.addend:
+        other = OTHER_ADDEND * (1 + form.transposed_d)
+        each += ADDEND if form.addend_bytes == form.output_bytes else other
+    return EPILOGUE + each * lowering.results
 
 
 def copying(w: Work, card: Card, c: Constants) -> Numbers:

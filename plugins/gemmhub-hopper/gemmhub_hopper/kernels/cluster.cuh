@@ -23,7 +23,7 @@
 
 // A slice: [part of the tile's rows][fragment][register / 4][thread] x 16 bytes.
 constexpr u32 SLICE_LINE_BYTES = 128 * 16;
-constexpr u32 SLICE_PART_BYTES = kNumFragments * OUT_N / 8 * SLICE_LINE_BYTES;
+constexpr u32 SLICE_PART_BYTES = kNumFragments * SUM_N / 8 * SLICE_LINE_BYTES;
 constexpr u32 SLICE_BYTES = kWarpgroupsPerTile * SLICE_PART_BYTES;
 constexpr u32 SENT_BYTES = SLICE_BYTES + (kSplitPlanesB ? SMEM_MARKS_BYTES : 0);  // from one CTA to another, with marks
 static_assert(kClusterK == 1 || SMEM_STORE_OFFSET >= kClusterK * SLICE_BYTES, "slices come where the ring was");
@@ -64,7 +64,7 @@ DEVICE void leave_cluster() {
 // The sum over the CTAs that share K: true where this CTA has a slice to store, then in `slice`.
 DEVICE bool reduce_cluster(Results& slice, const Accumulators& acc, TileContext ctx, const Emulation& emulation) {
     if constexpr (kClusterK == 1) return true;
-    constexpr u32 QUADS = OUT_N / 8;
+    constexpr u32 QUADS = SUM_N / 8;
     const u32 part = rank_k(ctx.cta_rank);
     const u32 mine = ctx.smem + ctx.tile_part() * SLICE_PART_BYTES + threadIdx.x % 128 * 16;
     // warp_id() anew, not ctx.warp: that would occupy a register during the main loop.

@@ -63,6 +63,11 @@ constexpr int kAddendType = GEMM_ADDEND_TYPE;
 constexpr int kBias = GEMM_BIAS;  // 0 none, 1 an element per row (M), 2 an element per column (N)
 constexpr int kBiasType = GEMM_BIAS_TYPE;
 constexpr int kActivation = GEMM_ACTIVATION;     // 0 none; else a number of activations.cuh
+// Where the two columns of the product are of which D has one, activation(gate) * up: gates are the first half of the columns,
+// or the first of each two neighbours.
+enum Gate { UNGATED = 0, HALVES = 1, NEIGHBOURS = 2 };
+constexpr int kGate = GEMM_GATE;
+constexpr bool kStoresBefore = GEMM_STORES_BEFORE;  // what the activation is applied to is stored, too
 // The dimension that groups of rows, columns or elements of K divide (group_cursor.cuh).
 enum Divided { NO_GROUPS = 0, ROWS = 1, COLUMNS = 2, DEPTH = 3 };
 constexpr int kDivided = GEMM_DIVIDED;
@@ -91,7 +96,7 @@ constexpr u32 kOutputBytes = kOutput >= 2 ? 4 : 2;
 constexpr bool kStaggered = ((kInput == F16X3_INPUT && !kRegistersA) || kFloat8) && kNumConsumers == 2;
 constexpr bool kRepairs = kInput == SPLIT_INPUT;  // elements may be recomputed (repair.cuh)
 
-// Columns of a tile that a CTA has results of: all, or with kClusterK a slice. Stores take multiples of 16 columns: where
+// Columns of a tile that a CTA has sums of: all, or with kClusterK a slice. Stores take multiples of 16 columns: where
 // there are too few for all CTAs, the first kNumSlices CTAs have one slice each.
 DEVICE constexpr u32 num_slices() {
     u32 count = kClusterK;
@@ -99,12 +104,15 @@ DEVICE constexpr u32 num_slices() {
     return count;
 }
 constexpr u32 kNumSlices = num_slices();
-constexpr u32 OUT_N = BLOCK_N / kNumSlices;
+constexpr u32 SUM_N = BLOCK_N / kNumSlices;
+constexpr u32 kArity = kGate == UNGATED ? 1 : 2;  // columns of the product for each column of D
+constexpr u32 TILE_N = BLOCK_N / kArity;          // columns of D of a tile
+constexpr u32 OUT_N = SUM_N / kArity;             // columns of D that a CTA has
 
 // Accumulators of a thread: fragments of 64 rows, and what is left of them after a reduction across a cluster.
 using Sum = Select<kInt8, int, float>;
 using Accumulators = Sum[kNumFragments][BLOCK_N / 2];
-using Results = Sum[kNumFragments][OUT_N / 2];
+using Results = Sum[kNumFragments][SUM_N / 2];
 
 // Behind a declaration of accumulators that the first wgmma writes. Before CUDA 13 ptxas takes those without a value for
 // defined within the loop, and serialises wgmma.
@@ -136,6 +144,10 @@ static_assert(kScaled == 0 || kFloat8 || kInt8, "not implemented");
 static_assert(kScaled != 2 || kFloat8, "int32 sums are not promoted");
 static_assert(kOutput != 3 || (kInt8 && kScaled == 0 && !kHasAddend && kBias == 0 && kActivation == 0),
               "int32 results are the sums themselves");
+static_assert(kGate == UNGATED || !(kHasAddend || kClusterK > 1 || kRegistersA || kNumPlanes > 1 || kDivided == COLUMNS),
+              "not implemented");
+static_assert(!kStoresBefore || (kGate == UNGATED && kOutput != 3 && kDivided == NO_GROUPS), "not implemented");
+static_assert(kGate != HALVES || !kMnMajorB || BLOCK_N % 128 == 0, "each half of the tile consists of whole TMA boxes");
 static_assert(kDivided == NO_GROUPS || !(kSplitK || kHasAddend || kClusterK > 1 || kRegistersA || kNumPlanes > 1 || kBf16x3),
               "not implemented");
 static_assert(kDivided == NO_GROUPS || kDivided == DEPTH || !(kDivided == ROWS ? kMnMajorA : kMnMajorB),

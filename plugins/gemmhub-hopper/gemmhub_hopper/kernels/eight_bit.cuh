@@ -25,7 +25,15 @@ struct SharedScales {
     DEVICE void request(const Params& p, const Place& at, TileContext ctx, int block, u32 number) {
         buffer = ctx.smem + SMEM_SCALES_OFFSET + (2 * ctx.warpgroup + number % 2) * SMEM_SCALES_BYTES;
         copy_side<64 * kNumFragments>(p.row_scales, buffer, at.row0, p.m, block, at.group);
-        copy_side<BLOCK_N>(p.column_scales, buffer + 256 * kNumFragments, first_column(at, ctx), p.n, block, at.group);
+        const u32 columns = buffer + 256 * kNumFragments;
+        const int first = first_column(at, ctx);
+        if constexpr (kGate == HALVES) {
+            copy_side<TILE_N>(p.column_scales, columns, first, 2 * p.n, block, at.group);
+            copy_side<TILE_N>(p.column_scales, columns + 4 * TILE_N, p.n + first, 2 * p.n, block, at.group);
+        } else {
+            constexpr int OF_ONE = kArity;  // columns of the product for one of D
+            copy_side<BLOCK_N>(p.column_scales, columns, OF_ONE * first, OF_ONE * p.n, block, at.group);
+        }
         copy_commit();
     }
 
@@ -211,8 +219,8 @@ DEVICE void accumulate_float8(Accumulators& acc, const Params& p, const WorkTile
         return;
     }
     // Where D is transposed, the columns are mostly rows of the caller's a, and have a scale each. With split-K and c a thread
-    // has too few registers. Groups of columns begin within a block.
-    constexpr bool possible = !kTransposedD && !(kSplitK && kHasAddend) && kDivided != COLUMNS;
+    // has too few registers. Groups of columns, and the second half of gated ones, begin within a block.
+    constexpr bool possible = !kTransposedD && !(kSplitK && kHasAddend) && kDivided != COLUMNS && kGate == UNGATED;
     if (possible && p.column_scales.shift != 0 && p.row_scales.at != nullptr && LaneScales::reach(p))
         accumulate_blocks<LaneScales>(acc, p, work, ctx, pipe, stagger, blocks);
     else

@@ -121,7 +121,7 @@ DEVICE void unscale(const Params& p, Results& sums) {
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i)
 #pragma unroll
-        for (u32 j = 0; j < OUT_N / 2; ++j) sums[i][j] = sums[i][j] * first * second;
+        for (u32 j = 0; j < SUM_N / 2; ++j) sums[i][j] = sums[i][j] * first * second;
 }
 
 // Words of global memory through which the splits of a tile pass on their marks.

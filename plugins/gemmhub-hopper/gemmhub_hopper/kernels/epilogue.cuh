@@ -45,8 +45,8 @@ DEVICE u32 pack(float low, float high) { return kOutput == 0 ? pack_bf16(low, hi
 // The epilogue of one 64-row fragment: what depends on this thread's rows and column, so that little is left to do for an
 // element.
 struct EpilogueFragment {
-    int row, column;    // of this thread's first element
-    int rows, columns;  // of d from there on
+    int row, column;    // of this thread's first element (TileCoord)
+    int rows, columns;  // from there on: of d, with kGate columns of the product
     long long c_ld, d_ld;
     long long d;       // index of its first element in d
     const void* c;     // its first element
@@ -54,11 +54,12 @@ struct EpilogueFragment {
     float bias_m[2];   // kBias 1: of its two rows
     float scale_m[2];  // kScaled 1: likewise
     int group;
+    bool before = false;  // whether elements are finished but for the activation
 
     DEVICE EpilogueFragment(const Params& p, const TileCoord& at, int number)
         : row(at.row + 64 * number), column(at.column), group(at.group) {
         // Opaque, so that addresses and comparisons of one fragment do not occupy registers until the next one.
-        rows = at.rows_end(p) - row, columns = opaque(at.columns_end(p) - column);
+        rows = at.rows_end(p) - row, columns = opaque(static_cast<int>(kArity) * at.columns_end(p) - column);
         c_ld = opaque(p.c_ld), d_ld = opaque(p.d_ld);
         d = at.batch * p.d_batch + (kTransposedD ? column * d_ld + row : row * d_ld + column);
         if constexpr (kHasAddend) {
@@ -99,20 +100,20 @@ DEVICE void load_addends(const EpilogueFragment& fragment, float (&c)[4], int j)
     }
 }
 
-// Finishes the four elements of 8-column block `j`: rows 0 and kRowsApart from the thread's first, columns 8 j and 8 j + 1.
+// Four sums before the activation: rows 0 and kRowsApart from the thread's first, columns `first` and `first` + 1 from its first.
 // `c`: with kHasAddend, the elements of C beside them.
-DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)[4], const float (&c)[4], int j) {
+DEVICE void add_terms(const Params& p, const EpilogueFragment& fragment, float (&v)[4], const float (&c)[4], int first) {
     float bias_n[2], scale_n[2];
     if constexpr (kScaled == 1) {
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-            scale_n[e] = fragment.scale(p, p.column_scales, fragment.column + 8 * j + e, p.n);
+            scale_n[e] = fragment.scale(p, p.column_scales, fragment.column + first + e, static_cast<int>(kArity) * p.n);
     }
     if constexpr (kBias == 2) {
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-            bias_n[e] = fragment.rows > 0 && 8 * j + e < fragment.columns
-                            ? load_element<kBiasType>(fragment.bias, 8 * j + e)
+            bias_n[e] = fragment.rows > 0 && first + e < fragment.columns
+                            ? load_element<kBiasType>(fragment.bias, first + e)
                             : 0.0f;
     }
 #pragma unroll
@@ -123,7 +124,15 @@ DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)
         if constexpr (kHasAddend) v[i] = fmaf(p.beta, c[i], v[i]);  // one rounding in every variant
         if constexpr (kBias == 1) v[i] += fragment.bias_m[h];
         if constexpr (kBias == 2) v[i] += bias_n[e];
-        if constexpr (kOutput != 3) v[i] = activated<kActivation>(v[i]);
+    }
+}
+
+// Finishes the four elements of 8-column block `j`, where they have no gate.
+DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)[4], const float (&c)[4], int j) {
+    add_terms(p, fragment, v, c, 8 * j);
+    if (kOutput != 3 && !(kStoresBefore && fragment.before)) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = activated<kActivation>(v[i]);
     }
 }
 
@@ -153,11 +162,22 @@ DEVICE void store_direct(const Params& p, const EpilogueFragment& fragment, cons
     }
 }
 
-// The four elements of 8-column block `j` of the accumulators, finished.
-DEVICE void finish_quad(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[OUT_N / 2], float (&v)[4],
+// The four elements of 8-column block `j` of D, finished. With HALVES gates are in that block of the accumulators, ups in the
+// one that is half of them further.
+DEVICE void finish_quad(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], float (&v)[4],
                         float (&c)[4], int j) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) v[r] = value_of(acc[4 * j + r]);
+    if constexpr (kGate == HALVES) {
+        float up[4];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) up[r] = value_of(acc[4 * j + r + SUM_N / 4]);
+        add_terms(p, fragment, v, c, 8 * j);
+        add_terms(p, fragment, up, c, p.n + 8 * j);
+#pragma unroll
+        for (int r = 0; r < 4; ++r) v[r] = activated<kActivation>(v[r]) * up[r];
+        return;
+    }
     if constexpr (!kStagedAddend) load_addends(fragment, c, j);
     finish(p, fragment, v, c, j);
 }
@@ -173,7 +193,7 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
 }
 
 // Fills the staging buffer at `address` with 16-bit elements, from 8-column block `eight` of the tile on.
-DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[OUT_N / 2], u32 eight,
+DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 eight,
                           u32 address) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
 #pragma unroll
@@ -243,7 +263,7 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
 }
 
 // Fills the staging buffer at `address` with float32 elements, from 8-column block `eight` of the tile on.
-DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[OUT_N / 2], u32 eight,
+DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 eight,
                          u32 address) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
     if constexpr (kTransposedD) {
@@ -289,9 +309,40 @@ DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, cons
     }
 }
 
+// With NEIGHBOURS: fills the staging buffer at `address`, from `column` of the tile on. Of an 8-column block of the accumulators
+// a thread has one pair of each of its rows, and so an element of D. Lanes of a store share no bank, but for those with the
+// halves of a word.
+DEVICE void stage_neighbours(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 column,
+                             u32 address) {
+    const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
+#pragma unroll
+    for (u32 j = 0; j < STORE_BLOCK_N / 4; ++j) {
+        float v[4], c[4];
+        const u32 pairs = column / 4 + j;  // the 8-column block
+#pragma unroll
+        for (u32 r = 0; r < 4; ++r) v[r] = value_of(acc[4 * pairs + r]);
+        add_terms(p, fragment, v, c, 8 * pairs);
+#pragma unroll
+        for (u32 h = 0; h < 2; ++h) {
+            const float value = activated<kActivation>(v[2 * h]) * v[2 * h + 1];
+            const u32 row = fragment_row(warp, lane) + kRowsApart * h, element = 4 * j + lane % 4;
+            constexpr u32 ROWS = 128 / kOutputBytes;  // of a box, where D is transposed
+            const u32 box = kTransposedD ? row / ROWS * STORE_BOX_BYTES : 0;
+            const u32 line = kTransposedD ? element : row, at = kTransposedD ? row % ROWS : element;
+            const u32 to = address + box + swizzled(line * STORE_ROW_BYTES + at * kOutputBytes, STORE_ROW_BYTES);
+            if constexpr (kOutputBytes == 4)
+                store_staged(to, value);
+            else
+                store_shared_half(to, static_cast<u16>(pack(value, 0.0f)));
+        }
+    }
+}
+
 // Fills the staging buffer at `address` with STORE_BLOCK_N columns of a fragment, from `column` of the tile on.
-DEVICE void stage(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[OUT_N / 2], u32 column, u32 address) {
-    if constexpr (kOutputBytes == 4)
+DEVICE void stage(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 column, u32 address) {
+    if constexpr (kGate == NEIGHBOURS)
+        stage_neighbours(p, fragment, acc, column, address);
+    else if constexpr (kOutputBytes == 4)
         stage_floats(p, fragment, acc, column / 8, address);
     else
         stage_16_bits(p, fragment, acc, column / 8, address);
@@ -366,6 +417,16 @@ DEVICE void store_staged_element(char* at, u32 box, u32 from, u32 element) {
         store_half(at + 2 * element, load_shared_half(address));
 }
 
+// A matrix that warps store: D, or what the activation is applied to.
+struct StoredMatrix {
+    void* matrix;
+    long long ld, batch;
+    bool before;
+
+    DEVICE static StoredMatrix d(const Params& p) { return {p.d, p.d_ld, p.d_batch, false}; }
+    DEVICE static StoredMatrix before_d(const Params& p) { return {p.before, p.before_ld, p.before_batch, true}; }
+};
+
 // Stores a box of a staging buffer by ordinary stores, for results whose rows TMA cannot take: adjacent lanes store adjacent
 // units of 16 bytes. `row`, `column`: of d, where the box begins; `rows`, `columns`: of d from there on.
 //
@@ -373,7 +434,7 @@ DEVICE void store_staged_element(char* at, u32 box, u32 from, u32 element) {
 //
 // In d a row begins anywhere; what it has before its first multiple of 16 bytes, and behind the last one, is stored element
 // by element, so that nothing beside the row is written. A unit between is shifted out of two units of the buffer.
-DEVICE void store_rows(const Params& p, u32 box, long long row, int column, int rows, int columns, int batch,
+DEVICE void store_rows(const StoredMatrix& to, u32 box, long long row, int column, int rows, int columns, int batch,
                        TileContext ctx) {
     constexpr u32 UNITS = STORE_ROW_BYTES / 16, AT_ONCE = 32 / UNITS;  // units of a row; rows that a warp stores at once
     constexpr u32 ROWS = STORE_BOX_BYTES / STORE_ROW_BYTES / 4;        // of a warp
@@ -381,10 +442,10 @@ DEVICE void store_rows(const Params& p, u32 box, long long row, int column, int 
     static_assert(ROWS % AT_ONCE == 0, "all lanes have rows");
     const u32 unit = ctx.lane % UNITS, first = ctx.warp * ROWS + ctx.lane / UNITS;
     const int end = columns < ELEMENTS ? columns : ELEMENTS;
-    const long long ld = kOutputBytes * p.d_ld;
+    const long long ld = kOutputBytes * to.ld;
     constexpr int UNROLLED = kNumFragments * OUT_N <= 256 ? 2 : 1;  // as there are registers
     constexpr bool REORDERS = kShiftedRows && !kTransposedD;
-    char* next = static_cast<char*>(p.d) + kOutputBytes * opaque(batch * p.d_batch + row * p.d_ld + column) +
+    char* next = static_cast<char*>(to.matrix) + kOutputBytes * opaque(batch * to.batch + row * to.ld + column) +
                  (REORDERS ? 0 : first * ld);
 #pragma unroll UNROLLED
     for (u32 done = 0; done < ROWS; done += AT_ONCE, next += REORDERS ? 0 : AT_ONCE * ld) {
@@ -416,12 +477,13 @@ DEVICE void store_rows(const Params& p, u32 box, long long row, int column, int 
 
 // As store_by_tma(), but warps store the rows of a buffer. No barrier precedes the filling of one of two buffers: its
 // readers have met the other threads since, when the other buffer was full.
-DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, TileContext ctx, u32& sent) {
+DEVICE void store_by_rows(const Params& p, const StoredMatrix& to, Results& acc, const TileCoord& at, TileContext ctx, u32& sent) {
     const u32 staging = ctx.smem + SMEM_STORE_OFFSET + ctx.warpgroup * kNumStoreStages * SMEM_STORE_BYTES;
     const int rows_end = at.rows_end(p), columns_end = at.columns_end(p);
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i) {
-        const EpilogueFragment fragment(p, at, i);
+        EpilogueFragment fragment(p, at, i);
+        fragment.before = to.before;
         const int m = at.row0 + 64 * i;
 #pragma unroll
         for (u32 block = 0; block < kNumStoreBlocks; ++block) {
@@ -439,21 +501,21 @@ DEVICE void store_by_rows(const Params& p, Results& acc, const TileCoord& at, Ti
 #pragma unroll
                 for (u32 box = 0; box < kNumStoreBoxes; ++box) {
                     const int first = m + 64 / kNumStoreBoxes * box;
-                    store_rows(p, address + box * STORE_BOX_BYTES, n, first, columns_end - n, rows_end - first, at.batch, ctx);
+                    store_rows(to, address + box * STORE_BOX_BYTES, n, first, columns_end - n, rows_end - first, at.batch, ctx);
                 }
             } else {
-                store_rows(p, address, m, n, rows_end - m, columns_end - n, at.batch, ctx);
+                store_rows(to, address, m, n, rows_end - m, columns_end - n, at.batch, ctx);
             }
         }
     }
 }
 
-// The last tile of a group, where TMA stores the others: TMA would store rows of the next group too.
-DEVICE void store_end_of_group(const Params& p, Results& acc, const TileCoord& at, TileContext ctx) {
+// Where TMA stores other tiles or matrices: of the last tile of a group TMA would store rows of the next group too.
+DEVICE void store_beside_tma(const Params& p, const StoredMatrix& to, Results& acc, const TileCoord& at, TileContext ctx) {
     if (ctx.lane == 0) tma_store_wait_read();  // each of the threads that issue TMA stores, before buffers are filled
     named_sync(1 + ctx.warpgroup, 128);
     u32 buffer = 0;
-    store_by_rows(p, acc, at, ctx, buffer);
+    store_by_rows(p, to, acc, at, ctx, buffer);
     named_sync(1 + ctx.warpgroup, 128);
 }
 
@@ -473,16 +535,22 @@ DEVICE void store_tile(const Params& p, const TensorMap* map, Results& acc, cons
                        u32& sent) {
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i) multiply_by_alpha(p, acc[i]);
+    if constexpr (kStoresBefore) {  // first, as D may be C
+        if constexpr (kTmaStore)
+            store_beside_tma(p, StoredMatrix::before_d(p), acc, at, ctx);
+        else
+            store_by_rows(p, StoredMatrix::before_d(p), acc, at, ctx, sent);
+    }
     if constexpr (kTmaStore && kWalksGroups) {
         if (!at.inside_group()) {
-            store_end_of_group(p, acc, at, ctx);
+            store_beside_tma(p, StoredMatrix::d(p), acc, at, ctx);
             return;
         }
     }
     if constexpr (kTmaStore)
         store_by_tma(p, map, acc, at, ctx, sent);
     else
-        store_by_rows(p, acc, at, ctx, sent);
+        store_by_rows(p, StoredMatrix::d(p), acc, at, ctx, sent);
 }
 
 // Four sums as their bits, as CTAs exchange them.

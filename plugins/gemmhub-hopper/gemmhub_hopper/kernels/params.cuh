@@ -28,7 +28,7 @@ struct TileSchedule {
 constexpr int ONLY_REJECTED = 1, BY_TILES = 2;
 
 struct Params {
-    int m, n;
+    int m, n;              // rows and columns of D
     int a_block, b_block;  // first blocks of K in the operands' maps
     TileSchedule schedule;
     int streamed;        // D need not stay in L2
@@ -72,5 +72,9 @@ struct Params {
     long long bias_group;  // elements from the bias of one group to that of the next; 0 where all share one
     int groups;
     int unused;
+
+    // With kStoresBefore: the matrix of what the activation is applied to, in the order and of the type of D.
+    void* before;
+    long long before_ld, before_batch;
 };
-static_assert(sizeof(Params) == 440, "launch.py has the same structure");
+static_assert(sizeof(Params) == 464, "launch.py has the same structure");

@@ -18,7 +18,7 @@
 constexpr int MIN_SPLITS = 6, MIN_WORK = 40, MAX_SLICES = 32;
 constexpr u32 MAX_POLLS = 64;  // each takes about 0.4 us
 constexpr u32 ARRIVED = 1, TAKEN = 1 << 8;
-constexpr int FRAGMENT_QUADS = OUT_N / 8;  // quads of registers of a 64-row fragment
+constexpr int FRAGMENT_QUADS = SUM_N / 8;  // quads of registers of a 64-row fragment
 constexpr int TILE_QUADS = kNumFragments * FRAGMENT_QUADS;
 constexpr long long PARTIAL_SIZE =
     TILE_QUADS * 128;  // Float4s of a split: [register / 4][thread], as its readers hold it
@@ -29,9 +29,10 @@ constexpr bool kCrowdedSlices = kSplitPlanesB && kNumConsumers > 1 && BLOCK_N > 
 constexpr int SLICE_SPLITS = kRoomForSlices && TILE_QUADS <= 16 ? 8 : !kCrowdedSlices ? 4 : kClusterK == 1 ? 2 : 1;
 constexpr int SLICE_QUADS = kRoomForSlices && TILE_QUADS <= 24 ? 2 : 1;
 
-// With kPingpong what runs at once keeps half of the slices idle.
+// With kPingpong what runs at once keeps half of the slices idle. The two columns of a gated pair may be in two slices; and slices
+// store D alone.
 DEVICE bool reduces_by_slices(const Params& p) {
-    return !kPingpong && TILE_QUADS >= 4 && p.schedule.splits >= MIN_SPLITS &&
+    return !kPingpong && kGate == UNGATED && !kStoresBefore && TILE_QUADS >= 4 && p.schedule.splits >= MIN_SPLITS &&
            p.schedule.splits * TILE_QUADS >= MIN_WORK && p.schedule.work_tiles * kClusterSize <= gridDim.x;
 }
 

@@ -50,20 +50,20 @@ DEVICE u32 fragment_row(u32 warp, u32 lane) {
     return kShiftedRows ? shifted_row(row) : row;
 }
 
-// First row and column of a CTA's tile, in A and B as in D.
+// First row and column of a CTA's tile in D; without a gate in A and B, too.
 DEVICE int tile_row(const WorkTile& work, u32 rank) {
     if constexpr (kDivided == ROWS) return work.begin + rank_m(rank) * BLOCK_M;
     return (work.m_tile * kClusterM + rank_m(rank)) * BLOCK_M;
 }
 DEVICE int tile_column(const WorkTile& work, u32 rank) {
     if constexpr (kDivided == COLUMNS) return work.begin + rank_n(rank) * BLOCK_N;
-    return (work.n_tile * kClusterN + rank_n(rank)) * BLOCK_N;
+    return (work.n_tile * kClusterN + rank_n(rank)) * TILE_N;
 }
 
 // Coordinates in D of a consumer warpgroup's rows of a tile, and of this thread's first element.
 struct TileCoord {
     int row;            // this thread's first row in the first fragment of 64 rows
-    int column;         // its first column
+    int column;         // its first column; with NEIGHBOURS that of the product
     int row0, column0;  // the warpgroup's first row and column
     int batch;  // matrix of D
     int group;  // of bias and quantization scales: the batch, or the group
@@ -73,7 +73,7 @@ struct TileCoord {
         row0 = tile_row(work, ctx.cta_rank) + ctx.tile_part() * kNumFragments * 64;
         column0 = tile_column(work, ctx.cta_rank) + rank_k(ctx.cta_rank) * OUT_N;
         row = row0 + fragment_row(ctx.warp, ctx.lane);
-        column = column0 + 2 * (ctx.lane % 4);
+        column = (kGate == NEIGHBOURS ? 2 : 1) * column0 + 2 * (ctx.lane % 4);
         batch = kWalksGroups ? 0 : work.batch;
         group = work.batch;
         end = kWalksGroups ? work.end : 0;

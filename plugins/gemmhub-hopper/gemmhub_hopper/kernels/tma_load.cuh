@@ -51,6 +51,17 @@ DEVICE void load_tile(const TensorMap* map, u32 to, int first, int k, int z, u32
     }
 }
 
+// B's tile of plane or matrix `z`, for columns of D from `n` on. With HALVES it is two tiles: columns of gates, then columns of ups.
+DEVICE void load_b(const Params& p, const TensorMap* map, u32 to, int n, int k, int z, u32 barrier, const Multicast& receivers) {
+    constexpr u32 PARTS = kGate == HALVES ? 2 : 1, WIDTH = BLOCK_N / PARTS;
+    const int first = kGate == NEIGHBOURS ? 2 * n : n;
+#pragma unroll
+    for (u32 part = 0; part < PARTS; ++part)
+        load_tile<kMnMajorB, WIDTH, kElementBytesB, kClusterM>(
+            map, to + part * WIDTH * BLOCK_K * kElementBytesB, first + static_cast<int>(part) * p.n, k, z, barrier,
+            rank_m(receivers.cta_rank), receivers.mask_b);
+}
+
 // The maps of both operands; `last_rows`: of A with kShifted, the rows (columns) that its last line has.
 struct OperandMaps {
     const TensorMap *a, *b, *last_rows;
@@ -79,7 +90,7 @@ DEVICE void load_shifted_columns(const Params& p, const OperandMaps& maps, u32 t
     }
 }
 
-// Both tiles of the stage at `stage`, from row `m` of A and column `n` of B on: block number `block` of a work tile. An operand
+// Both tiles of the stage at `stage`, for row `m` and column `n` of D and those after it: block number `block` of a work tile. An operand
 // split into planes has a tile of each plane, with kBf16x3 of the one that is multiplied: a map's third coordinate is a
 // matrix, or the planes of a matrix times the matrix plus the plane.
 DEVICE void load_stage(const Params& p, const OperandMaps& maps, u32 stage, int m, int n, const WorkTile& work, int block,
@@ -101,8 +112,7 @@ DEVICE void load_stage(const Params& p, const OperandMaps& maps, u32 stage, int 
                 maps.a, stage + plane * SMEM_A_BYTES, m, k,
                 matrix_a * PLANES_A + plane + product.a_plane, barrier, rank_n(to.cta_rank), to.mask_a);
         if (plane < kNumPlanesB)
-            load_tile<kMnMajorB, BLOCK_N, kElementBytesB, kClusterM>(
-                maps.b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, k_of_b,
-                matrix_b * PLANES_B + plane + product.b_plane, barrier, rank_m(to.cta_rank), to.mask_b);
+            load_b(p, maps.b, stage + SMEM_B_OFFSET + plane * SMEM_B_BYTES, n, k_of_b,
+                   matrix_b * PLANES_B + plane + product.b_plane, barrier, to);
     }
 }

@@ -25,7 +25,7 @@ from gemmhub_hopper.launches import pdl
 from gemmhub_hopper.launches.tile_schedule import TileSchedule, schedule
 from gemmhub_hopper.lowering import f16_planes
 from gemmhub_hopper.lowering.k_passes import KPasses
-from gemmhub_hopper.lowering.lower import Lowering
+from gemmhub_hopper.lowering.lower import BEFORE, Lowering
 from gemmhub_hopper.variants import tensor_map
 from gemmhub_hopper.variants.config import Variant
 
@@ -58,6 +58,7 @@ class Params(ctypes.Structure):
         ("redo", c_int),
         ("row_scales", Scales), ("column_scales", Scales), ("ends", c_uint64), ("bias_group", c_int64),
         ("groups", c_int), ("unused", c_int),
+        ("before", c_uint64), ("before_ld", c_int64), ("before_batch", c_int64),
     )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def params(choice: Choice, k: int, card: Occupancy, redo: int = 0) -> Params:
     splits = min(choice.splits, k_blocks)  # the last K pass may have fewer blocks
     a_kept, b_kept = marks_kept(lowering)
     parameters = Params(
-        m=lowering.m, n=lowering.n,
+        m=lowering.m, n=lowering.out_n,
         schedule=schedule(choice.tiles, lowering.batch, choice.group(card), k_blocks, splits, shape.cluster_k),
         streamed=streamed(lowering), a_step=lowering.a.step, b_step=lowering.b.step, pairs=lowering.pairs,
         alpha=1.0, beta=0.0, d_ld=lowering.d_ld, d_batch=lowering.d_batch, c_ld=lowering.c_ld,
@@ -93,6 +94,7 @@ def params(choice: Choice, k: int, card: Occupancy, redo: int = 0) -> Params:
         scale_groups=f16_planes.groups(k),
         a_source=lowering.a.source_format, b_source=lowering.b.source_format, redo=redo,
         groups=lowering.groups, bias_group=lowering.bias_group,
+        before_ld=lowering.before_ld, before_batch=lowering.before_batch,
     )  # fmt: skip
     parameters.a_m, parameters.a_k, parameters.a_batch = lowering.a.strides
     parameters.b_n, parameters.b_k, parameters.b_batch = lowering.b.strides
@@ -103,7 +105,11 @@ def params(choice: Choice, k: int, card: Occupancy, redo: int = 0) -> Params:
 
 
 def place_scales(p: Any, lowering: Lowering, addresses: Mapping[str, int], first_block: int = 0) -> None:
-    """Write the ``addresses`` of quantization scales, by their names, for a K pass that begins at ``first_block``."""
+    """Write the ``addresses`` of quantization scales, by their names, for a K pass that begins at ``first_block``; and
+    that of what the activation is applied to, which the last K pass stores.
+    """
+    if lowering.form.stores_before:
+        p.before = addresses[BEFORE]
     for field, scales in (("row_scales", lowering.row_scales), ("column_scales", lowering.column_scales)):
         if scales is not None:
             getattr(p, field).at = addresses[scales.name] + 4 * first_block * scales.depth
@@ -123,7 +129,7 @@ def streamed(lowering: Lowering) -> bool:
     That is so where they are several times as large as L2, and storing them takes longer than multiplying.
     """
     form = lowering.form
-    large = lowering.m * lowering.n * lowering.batch * form.output_bytes > _STREAMED
+    large = lowering.results * form.output_bytes > _STREAMED
     k = lowering.k * form.plane_products
     return large and k * form.wgmmas_per_stage <= _SHORT * form.output_bytes * form.block_k
 
@@ -135,8 +141,9 @@ def maps(choice: Choice, passes: KPasses, variant: Variant) -> tuple[MapArgument
     """
     lowering, shape, form = choice.lowering, choice.shape, variant.form
     k = passes.k(form)
+    columns = shape.n // 2 if form.gate == "halves" else shape.n
     b = tensor_map.operand(
-        lowering.b.stored(form, k), form, form.mn_major_b, shape.n, shape.cluster_m, form.split_planes_b
+        lowering.b.stored(form, k), form, form.mn_major_b, columns, shape.cluster_m, form.split_planes_b
     )
     if form.shifted:
         a, last_rows = tensor_map.shifted(lowering.a.stored(form, k), form, shape.m)
@@ -239,7 +246,13 @@ class Launch:
         """The function of gemmhub's contract: a fast path where only addresses differ from call to call."""
         lowering, form = self._choice.lowering, self._choice.lowering.form
         bare = self._choice.splits == 1 and not (
-            lowering.has_alpha or form.addend or form.bias or form.scales or form.divided or lowering.k_is_zero
+            lowering.has_alpha
+            or form.addend
+            or form.bias
+            or form.scales
+            or form.divided
+            or form.stores_before
+            or lowering.k_is_zero
         )
         return self._fast_path() if bare and self.gemm.patched and self._alone else self._run
 

@@ -15,7 +15,7 @@ from gemmhub.problem import GemmProblem, Groups, Operand
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.lowering.lower import LONGEST, Lowering, Scheme
 from gemmhub_hopper.lowering.operands import OperandAccess, stored
-from gemmhub_hopper.variants.config import EIGHT_BIT
+from gemmhub_hopper.variants.config import EIGHT_BIT, GATED
 from gemmhub_hopper.variants.tensor_map import Stored
 
 INPUTS = ("bfloat16", "float16", *EIGHT_BIT)
@@ -26,7 +26,10 @@ _EXCHANGED = {"m": "n", "n": "m"}
 
 
 def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
-    """Return the two lowerings of a grouped problem, as it is and swapped, or the reason why no kernel takes it."""
+    """Return the two lowerings of a grouped problem, as it is and swapped, or the reason why no kernel takes it.
+
+    With a gated activation there is only the first.
+    """
     groups, out = problem.groups, problem.out
     assert groups is not None
     # Without groups, as a stack whose divided operands are shared.
@@ -38,7 +41,8 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
     if order is None:
         return Refusal("the result is contiguous along neither side", "omit out=, or pass a contiguous one")
     dim = BatchDim(groups.count, _stride(problem.a), _stride(problem.b), 0, _stride(out))
-    schemes = [Scheme(lower.input_type_of(problem), False, False, swapped) for swapped in (False, True)]
+    orientations = (False,) if problem.activation in GATED else (False, True)
+    schemes = [Scheme(lower.input_type_of(problem), False, False, swapped) for swapped in orientations]
     result = []
     for lowering in lower.by_schemes(stack, order, dim, schemes):
         of_groups = _of_groups(lowering, problem, groups, order)
@@ -82,6 +86,8 @@ def _stride(operand: Operand) -> int:
 
 def _refusal(problem: GemmProblem, groups: Groups) -> Refusal | None:
     """Return a refusal of what the kernel for groups does not take."""
+    if lower.BEFORE in problem.operands:
+        return Refusal(f"{lower.BEFORE} of groups has no kernel", "omit it, and activation=, and apply that afterwards")
     if lower.input_type_of(problem) not in INPUTS:
         return Refusal(
             f"there is no kernel for groups of {problem.a.dtype} by {problem.b.dtype}",
@@ -91,6 +97,11 @@ def _refusal(problem: GemmProblem, groups: Groups) -> Refusal | None:
         return Refusal(
             "groups divide k, and tensor cores take 8-bit operands only where they are contiguous along it",
             "pass 16-bit operands",
+        )
+    if groups.divides == "n" and problem.activation in GATED:
+        return Refusal(
+            f"groups divide the columns, of which {problem.activation} takes pairs",
+            "omit activation=, and apply it afterwards",
         )
     if groups.divides == "k" and problem.k == 0:
         return Refusal("there are no elements along k for the groups", "fill the result by its epilogue of zeros")

@@ -88,8 +88,9 @@ def fewest(lowering: Lowering, partials: int, limit: int) -> KPasses | str:
     single = _k_passes(lowering, partials, lowering.k_blocks, 1)
     if single.nbytes <= limit:
         return single
-    # All results may have to be computed again; sums of integers are not kept in float32.
-    if lowering.form.scheme in (BY_ROWS, INT8):
+    # All results may have to be computed again; sums of integers are not kept in float32; before a gate there are twice
+    # as many sums as results.
+    if lowering.form.scheme in (BY_ROWS, INT8) or lowering.form.gate:
         return f"it needs {single.nbytes} bytes of workspace: {limit} are allowed"
     # Scales of float16 planes are those of full groups, also of a packed operand.
     count, unit = 2, f16_planes.GROUP_K // lowering.form.block_k if lowering.form.input == F16X3 else 1
@@ -142,8 +143,8 @@ def variants(shape: Shape, form: Form, split_k: bool, count: int) -> tuple[Varia
         return (variant(shape, form, split_k),)
     # There is a tensor map for the result only, not for sums in the workspace.
     tma_store = form.tma_store and form.output == "float32"
-    first = replace(form, output="float32", tma_store=tma_store, activation=None)
+    first = replace(form, output="float32", tma_store=tma_store, activation=None, stores_before=False)
     last = replace(form, addend="float32", bias=None, bias_type="float32")
-    between = replace(last, output="float32", tma_store=tma_store, activation=None)
+    between = replace(last, output="float32", tma_store=tma_store, activation=None, stores_before=False)
     forms = (first, last) if count == 2 else (first, between, last)
     return tuple(variant(shape, x, split_k) for x in forms)

@@ -19,7 +19,9 @@ from gemmhub_nvidia import scales
 from gemmhub_nvidia.scales import ScaleAccess
 
 from gemmhub.capability import Refusal
-from gemmhub.lowering import SINGLE, BatchDim, BlasCall, fold_batch, lower
+from gemmhub.epilogues import EPILOGUES
+from gemmhub.layout import MatrixLayout, strides_over
+from gemmhub.lowering import SINGLE, BatchDim, BlasCall, collapse, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
 from gemmhub_hopper.lowering import complex_operands, f16_planes
 from gemmhub_hopper.lowering.operands import (
@@ -32,11 +34,14 @@ from gemmhub_hopper.lowering.operands import (
     packed_form,
     stored,
 )
-from gemmhub_hopper.variants.config import BF16X3, F16X3, INT32, OUTPUTS, Form, form_of, letters
+from gemmhub_hopper.variants.config import BF16X3, F16X3, GATED, INT32, OUTPUTS, Form, form_of, letters
 from gemmhub_hopper.variants.tensor_map import Stored
 
 LONGEST = 2**31 - 512
 """Largest number of elements along a side: coordinates are 32-bit, and a tile may overhang."""
+
+BEFORE = "pre_activation"
+"""Name of the operand that gets what the activation is applied to."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,9 @@ class Lowering:
     """The quantization scales of the kernel's b."""
     groups: int = 0
     """The groups that divide :attr:`Form.divided` of the form; 0 where there are none."""
+    before_ld: int = 0
+    """Leading dimension of what the activation is applied to, where that is stored, and its batch stride."""
+    before_batch: int = 0
     bias_group: int = 0
     """Elements from the bias of one group to that of the next; 0 where all share one."""
 
@@ -88,8 +96,17 @@ class Lowering:
         split = self.form.stored_planes > 1
         of_a, of_b = (4 if x and split else element for x in (self.form.registers_a, self.form.split_planes_b))
         operands = self.a.elements * of_a + self.b.elements * of_b
-        results = self.m * self.n * self.batch * (2 if self.form.addend else 1)
-        return operands + results * self.form.output_bytes
+        return operands + self.results * (self.form.stored_bytes + self.form.addend_bytes)
+
+    @property
+    def results(self) -> int:
+        """Elements of the result."""
+        return self.m * self.out_n * self.batch
+
+    @property
+    def out_n(self) -> int:
+        """Columns of the result: n, or half of them where the activation is gated."""
+        return self.n // self.form.arity
 
     @property
     def packed(self) -> bool:
@@ -149,6 +166,9 @@ def one_by_one(problem: GemmProblem, only: tuple[str, bool] | None = None) -> It
     if refusal is not None:
         return refusal
     order, dim = _order(problem), call.batch[0] if call.batch else SINGLE
+    refusal = _check_before(problem, order)
+    if refusal is not None:
+        return refusal
     if name_of(problem.a.dtype) == complex_operands.DTYPE:
         expanded = complex_operands.as_real(problem, order)
         refusal = _check_sizes(expanded, call)
@@ -166,6 +186,10 @@ def _schemes(problem: GemmProblem, real: GemmProblem, only: tuple[str, bool] | N
     ``only``: the letters and the orientation of the requested ones.
     """
     input_type = input_type_of(real)
+    if _is_gated(real):
+        input_type = BF16X3 if input_type == "split" else input_type
+        wanted = only is None or only == (letters(input_type, False, False), False)
+        return [Scheme(input_type, False, False, False)] * wanted
     is_complex, is_mixed = problem is not real, problem.a.dtype != problem.b.dtype
     options = [(False, False), (True, False)] + [(True, True)] * (input_type == "split")
     if is_complex:  # only planes of float16 are made of these
@@ -186,6 +210,14 @@ def _schemes(problem: GemmProblem, real: GemmProblem, only: tuple[str, bool] | N
     if only is not None:
         return [Scheme(*scheme, only[1]) for scheme in schemes if letters(*scheme) == only[0]]
     return [Scheme(*scheme, swapped) for scheme in schemes for swapped in (False, True)]
+
+
+def _is_gated(problem: GemmProblem) -> bool:
+    """Return whether the result has a column for each two of the product.
+
+    Such a problem has one lowering, as it is: the two columns of a pair are of the kernel's b.
+    """
+    return problem.activation in GATED
 
 
 _EIGHT_BIT = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8"}
@@ -209,6 +241,7 @@ def by_schemes(
     tma_store = not any(nbytes % TMA_ALIGNMENT for nbytes in units)
     pairs = not (d_ld % 2 or dim.stride_d % 2) and out.alignment >= 2 * size
     operands = {"a": (problem.a, dim.stride_a), "b": (problem.b, dim.stride_b)}
+    before = problem.matrices.get(BEFORE)
     read: dict[tuple[str, str, bool], OperandAccess | None] = {}
 
     def operand(name: str, scheme: Scheme, registers: bool) -> OperandAccess | None:
@@ -229,6 +262,8 @@ def by_schemes(
             continue
         if scheme.input == F16X3 and scheme.registers and second.mn_major:
             second = replace(second, mn_major=False)  # planes of a tile of any width fill whole boxes
+        if _is_gated(problem):
+            second = _by_halves(second, problem, form_of(False, False, scheme.input, output))
         bias = problem.bias.axis if problem.bias else None
         form = form_of(
             first.mn_major,
@@ -245,13 +280,29 @@ def by_schemes(
             split_planes_b=scheme.split_b,
             scales=scales.use(problem),
             shifted_columns=first.shifted and first.mn_major,
+            stores_before=before is not None,
         )
         m, n = (problem.n, problem.m) if scheme.swapped else (problem.m, problem.n)
         yield Lowering(
             scheme.swapped, m, n, max(problem.k, 1), problem.k == 0, not problem.alpha_is_one, dim.count,
             first, second, form, d, d_ld, dim.stride_d, c_ld, dim.stride_c, pairs,
             scales.access(problem, names[0]), scales.access(problem, names[1]),
+            before_ld=before.layout.leading_dimension(order) if before else 0,
+            before_batch=_batch_stride(before.layout, problem.batch) or 0 if before else 0,
         )  # fmt: skip
+
+
+def _by_halves(access: OperandAccess, problem: GemmProblem, form: Form) -> OperandAccess:
+    """Return the access to a b of which tiles begin in either half of the columns.
+
+    TMA reads from any line of an operand on, but within a line only from multiples of 16 bytes on. Where the second
+    half begins elsewhere, a copy that is contiguous along K is read.
+    """
+    halves = EPILOGUES[problem.activation or ""].gate == "halves"
+    if not (halves and access.mn_major and problem.n // 2 * form.input_bytes % TMA_ALIGNMENT):
+        return access
+    why = f"copied: its second half begins {problem.n // 2} columns into rows, which TMA reads by {TMA_ALIGNMENT} bytes"
+    return replace(access, mn_major=False, direct=None, why=access.why or why)
 
 
 def with_rows(lowering: Lowering, rows: int) -> Lowering | None:
@@ -331,12 +382,60 @@ def _check_eight_bit(problem: GemmProblem, a: str, b: str, out: str) -> Refusal 
     return scales.refusal(problem) or _check_epilogue(problem, out)
 
 
+def _check_gate(problem: GemmProblem) -> Refusal | None:
+    """Return a refusal of what no kernel with a gated activation has."""
+    if problem.c is not None:
+        return Refusal(
+            f"{problem.activation} has no kernel with c, which has a column for each of the product",
+            "omit c, or add it and apply the activation afterwards",
+        )
+    if input_type_of(problem) == "split" and (problem.precision != BF16X3 or problem.packed_by is not None):
+        packed = " and a packed b" * (problem.packed_by is not None)
+        return Refusal(
+            f"{problem.activation} has no kernel for {problem.a.dtype} by {problem.b.dtype} with "
+            f"precision={problem.precision!r}{packed}",
+            'pass 16-bit or 8-bit operands, or two float32 operands, not packed, with precision="tf32" or "bf16x3"; or '
+            "apply the activation afterwards",
+        )
+    return None
+
+
+def _check_before(problem: GemmProblem, order: str) -> Refusal | None:
+    """Return a refusal of a matrix for what the activation is applied to that no kernel writes."""
+    before = problem.matrices.get(BEFORE)
+    if before is None:
+        return None
+    if _is_gated(problem):
+        return Refusal(f"{BEFORE} of {problem.activation} has no kernel", "apply the activation afterwards")
+    if before.dtype != problem.out.dtype:
+        return Refusal(
+            f"{BEFORE} is {before.dtype}, the result {problem.out.dtype}", f"pass one of {name_of(problem.out.dtype)}"
+        )
+    if before.alignment < before.dtype.itemsize or not before.layout.stored(order):
+        return Refusal(
+            f"{BEFORE} is not stored as the result is, {order}-major", f"pass a contiguous {BEFORE} in the order of out"
+        )
+    if _batch_stride(before.layout, problem.batch) is None:
+        return Refusal(f"the matrices of {BEFORE} are not evenly spaced", f"pass a contiguous {BEFORE}")
+    return None
+
+
+def _batch_stride(layout: MatrixLayout, batch: tuple[int, ...]) -> int | None:
+    """Return the elements from a matrix of the batch to the next; None where it is not the same for all."""
+    dims = collapse(batch, strides_over(layout, batch))
+    return 0 if not dims else dims[0][1][0] if len(dims) == 1 else None
+
+
 def _check_epilogue(problem: GemmProblem, out: str) -> Refusal | None:
     """Return a refusal of a result or an epilogue that there is no kernel for."""
+    if _is_gated(problem):
+        refusal = _check_gate(problem)
+        if refusal is not None:
+            return refusal
     if out not in OUTPUTS:
         return Refusal(f"there is no kernel for a result of {out}", f"give out_dtype= one of {', '.join(OUTPUTS)}")
-    if problem.c is not None and problem.c.dtype != problem.out.dtype:
-        return Refusal(f"c is {problem.c.dtype}, the result {out}", f"convert c to {out}")
+    if problem.c is not None and name_of(problem.c.dtype) not in OUTPUTS:
+        return Refusal(f"c is {problem.c.dtype}", f"convert it to one of {', '.join(OUTPUTS)}")
     if problem.bias is not None and name_of(problem.bias.dtype) not in OUTPUTS:
         return Refusal(f"the bias is {problem.bias.dtype}", f"convert it to one of {', '.join(OUTPUTS)}")
     if problem.bias is not None and problem.bias.stride != 1:
@@ -381,6 +480,6 @@ def _check_sizes(problem: GemmProblem, call: BlasCall) -> Refusal | None:
 
 def _order(problem: GemmProblem) -> str:
     """Return the order of out and c: :func:`lower` found that there is one. A single column is column-major."""
-    orders = ("row", "col") if problem.n > 1 else ("col", "row")
+    orders = ("row", "col") if problem.out_columns > 1 else ("col", "row")
     layouts = [x.layout for x in (problem.out, problem.c) if x is not None]
     return next(order for order in orders if all(layout.stored(order) for layout in layouts))

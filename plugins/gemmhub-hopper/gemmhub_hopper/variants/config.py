@@ -60,8 +60,17 @@ def activations(activation: str | None) -> tuple[str, ...]:
     return epilogue_source.among(ACTIVATIONS, activation)
 
 
+GATED = ("swiglu", "geglu", "swiglu_interleaved")
+"""The gated epilogues that the kernels for matrices have: each multiplies by one of :data:`ACTIVATIONS`."""
+GATES = {None: 0, "halves": 1, "interleaved": 2}
+"""Number of each place of the two columns of a pair (:attr:`gemmhub.epilogues.Epilogue.gate`)."""
+
+
 def number(activation: str | None) -> int:
-    """Return the number of an activation in activations.cuh; 0 for none."""
+    """Return the number of an activation, or of that of a gate, in activations.cuh; 0 for none."""
+    if activation in GATED:
+        expression = EPILOGUES[activation].expression
+        activation = next(x for x in ACTIVATIONS if EPILOGUES[x].expression == expression)
     return epilogue_source.numbers(activations(activation))[activation]
 
 
@@ -148,7 +157,7 @@ class Form:
     bias_type: str = "float32"
     """The dtype of the bias."""
     activation: str | None = None
-    """The activation; None for none."""
+    """The activation: one of :data:`ACTIVATIONS` or :data:`GATED`, or a registered one; None for none."""
     registers_a: bool = False
     """Whether a goes through registers: tf32 that is contiguous along M, float32 that is split there, or 16-bit or
     tf32 elements in rows or columns that TMA cannot take as they are.
@@ -162,13 +171,35 @@ class Form:
     rescaled: bool = False
     """Whether a is rescaled while it is split in registers, after the float16 split of a or b was rejected."""
 
+    stores_before: bool = False
+    """Whether what the activation is applied to is stored besides, in the dtype of d (``pre_activation=``)."""
     divided: str | None = None
     """The dimension that groups divide, a key of :data:`DIVIDED`; None where there are no groups."""
 
     @property
     def plain_epilogue(self) -> bool:
         """Whether the epilogue only multiplies by alpha, rounds and stores the accumulators."""
-        return not (self.addend or self.bias or self.activation or self.scales == "results")
+        return not (self.addend or self.bias or self.activation or self.scales == "results" or self.stores_before)
+
+    @property
+    def gate(self) -> str | None:
+        """The place of the two columns of a pair, a key of :data:`GATES`; None where the activation is not gated."""
+        return None if self.activation is None else EPILOGUES[self.activation].gate
+
+    @property
+    def arity(self) -> int:
+        """Columns of the product for each column of the result: 2 where it is gated."""
+        return 1 if self.gate is None else 2
+
+    @property
+    def stores_by_warps(self) -> bool:
+        """Whether warps store a matrix: d, or what the activation is applied to."""
+        return not self.tma_store or self.stores_before
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether each sum is one result, so that CTAs may finish any part of a tile's sums."""
+        return self.gate is None and not self.stores_before
 
     @property
     def smooth_activation(self) -> bool:
@@ -243,6 +274,16 @@ class Form:
         """Bytes of an element of d."""
         return 4 if self.output in ("float32", INT32) else 2
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that are stored for an element of d, with what the activation is applied to."""
+        return self.output_bytes * (2 if self.stores_before else 1)
+
+    @property
+    def addend_bytes(self) -> int:
+        """Bytes of an element of c; 0 where there is none."""
+        return 0 if self.addend is None else 4 if self.addend == "float32" else 2
+
     @cached_property
     def block_k_bytes(self) -> int:
         """Bytes along K in a stage, of each plane: the span of the swizzle of a K-major operand."""
@@ -286,12 +327,17 @@ class Variant:
     @cached_property
     def store_block_n(self) -> int:
         """Columns of a store block: what a staging buffer holds, at most 128 bytes wide."""
-        return store_block_n(self.shape.out_n, self.form.output_bytes, self.form.addend is not None)
+        return store_block_n(self.out_columns, self.form.output_bytes, self.form.addend is not None)
+
+    @property
+    def out_columns(self) -> int:
+        """Columns of d that a CTA has."""
+        return self.shape.out_n // self.form.arity
 
     @property
     def num_store_blocks(self) -> int:
         """Store blocks beside each other in a tile; the last one may overlap the one before."""
-        return -(-self.shape.out_n // self.store_block_n)
+        return -(-self.out_columns // self.store_block_n)
 
     @cached_property
     def a_bytes(self) -> int:
@@ -373,6 +419,16 @@ class Variant:
         separate = not form.split_planes_b and (self.split_k or form.num_planes > 1)
         if shape.cluster_k > 1 and (shape.pingpong or separate):
             return "CTAs that share K exclude ping-pong, split-K and operands that are split beforehand"
+        if form.gate and (
+            form.addend or shape.cluster_k > 1 or form.registers_a or form.num_planes > 1 or form.divided == "n"
+        ):
+            return "gates exclude c, CTAs that share K, planes, operands through registers, and groups of columns"
+        if form.gate and (shape.n % 32 or (form.gate == "halves" and form.mn_major_b and shape.n % 128)):
+            return f"{shape.n} columns: a gate takes multiples of 32, where halves of b are contiguous along N of 128"
+        if form.gate == "halves" and not form.mn_major_b and shape.n % (16 * shape.cluster_m):
+            return f"half of {shape.n} columns does not divide into 8-row atoms for each CTA of the multicast"
+        if form.stores_before and (form.gate or form.divided or form.output == INT32):
+            return "what the activation is applied to is stored without a gate, groups and int32 results"
         if form.divided and (
             self.split_k or form.addend or shape.cluster_k > 1 or form.registers_a or form.stored_planes > 1
         ):
@@ -401,11 +457,12 @@ class Variant:
         if registers * form.sets_of_sums + of_stage > 192:  # split operands have a second set, for the sums of a stage
             return f"{registers} accumulators per thread exceed its registers"
         # Elements of a take 16 registers for each 64-row fragment; planes take 24, and the sums of two steps.
-        crowded = shape.cluster_n > 1 or (self.split_k and (shape.pingpong or not form.tma_store))
+        crowded = shape.cluster_n > 1 or form.stores_before
+        crowded |= self.split_k and (shape.pingpong or form.stores_by_warps)
         by_rows = form.scheme == BY_ROWS
         if by_rows and (form.addend or shape.num_multicast > 1 or shape.m > 64 * shape.consumers):
             return "a split into float16 planes in registers excludes c, multicast and more than 64 rows a consumer"
-        if by_rows and self.split_k and not (form.tma_store or form.plain_epilogue):
+        if by_rows and self.split_k and form.stores_by_warps and not form.plain_epilogue:
             return "a split into float16 planes in registers leaves none for split-K with this epilogue by warps"
         limit = 56 if by_rows else 48 if form.num_planes > 1 else 96 if crowded else 128
         if form.registers_a and registers > limit:
@@ -419,25 +476,30 @@ class Variant:
         ):
             return f"with twice {registers} accumulators a thread has no registers for split-K"
         multicast = shape.num_multicast > 1
-        if form.sets_of_sums == 3 and registers > 56 and multicast + bool(form.addend) + (not form.tma_store) > 1:
+        if form.sets_of_sums == 3 and registers > 56 and multicast + bool(form.addend) + form.stores_by_warps > 1:
             return f"with 3 x {registers} accumulators only one is possible: multicast, c, or stores without TMA"
+        if form.stores_before and form.sets_of_sums == 3 and registers > (48 if form.addend else 56):
+            return f"with 3 x {registers} accumulators a thread has no registers to finish a tile twice"
         if registers > 32 and shape.cluster_k > 1 and self.split_k:
             return f"with {registers} accumulators a thread has no registers for split-K in a cluster that shares K"
         if registers > 96 and shape.cluster_k > 1:
             return f"with {registers} accumulators a thread has no registers for those of the CTAs that share K"
         if registers > 96 and form.input == INT8 and (self.split_k or not form.plain_epilogue):
             return f"with {registers} accumulators of integers a thread has registers for the plain epilogue only"
-        few = registers <= 64 and form.tma_store
+        few = registers <= 64 and not form.stores_by_warps
         if form.input == INT8 and self.split_k and shape.consumers > 1 and not (form.plain_epilogue or few):
             return (
                 f"with {registers} accumulators of integers and split-K a thread has registers for the plain epilogue"
             )
-        by_warps = not form.tma_store and form.output == "float32"
+        by_warps = form.stores_by_warps and form.output == "float32"
         if registers > 128 and (self.split_k or by_warps or not form.plain_epilogue):
             return f"with {registers} accumulators a thread has registers for the plain epilogue only"
         evaluated = form.activation not in (None, "relu")
         if registers > 96 and shape.m > 128 and form.transposed_d and form.addend and form.bias == "m" and evaluated:
             return f"with {registers} accumulators a thread has no registers for this epilogue"
+        other_addend = form.addend_bytes not in (0, form.output_bytes)  # which threads load element by element
+        if registers > 96 and self.split_k and other_addend and evaluated:
+            return f"with {registers} accumulators a thread has no registers for split-K and a c of another size"
         if shape.stages < 2:
             return f"{shape.stages} stages: at least 2 are needed"
         if form.shifted_rows and form.mn_major_a:
@@ -484,6 +546,7 @@ class Variant:
             "GEMM_ADDEND_TYPE": OUTPUTS[form.addend] if form.addend else 0, "GEMM_BIAS": BIASES[form.bias],
             "GEMM_BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0,
             "GEMM_ACTIVATION": number(form.activation), "GEMM_DIVIDED": DIVIDED[form.divided],
+            "GEMM_GATE": GATES[form.gate], "GEMM_STORES_BEFORE": int(form.stores_before),
             "GEMM_SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 

@@ -34,6 +34,7 @@ from gemmhub_hopper.lowering.f16_planes import BY_TILES, ONLY_REJECTED
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.proof import Proofs
+from gemmhub_hopper.symmetric_proof import SYMMETRIC
 from gemmhub_hopper.variants import sources
 from gemmhub_hopper.variants.compiled import F16_PREPASS, Code
 from gemmhub_hopper.variants.config import ACTIVATIONS, F16X3, GATED
@@ -55,7 +56,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
     by_bucket = True
     takes: ClassVar = {
         **BASIC, "activation": frozenset((*ACTIVATIONS, *GATED)), "reproducible": frozenset({"run", "batch"}),
-        "scale_a": None, "scale_b": None, "pre_activation": None, "groups": groups.DIVIDED,
+        "scale_a": None, "scale_b": None, "pre_activation": None, "groups": groups.DIVIDED, "symmetric": None,
         "bias": frozenset({"n", "m", "batch n"}),
     }  # fmt: skip
     compiles_expressions = True
@@ -148,10 +149,12 @@ class HopperBackend(MachineBackend[probe.Machine]):
         )
 
     def _unproven(self, index: int, lowerings: tuple[Lowering, ...]) -> Refusal | None:
-        """Return a refusal of 8-bit or grouped lowerings that a first product on the device shows to be wrong."""
+        """Return a refusal of 8-bit, grouped or symmetric lowerings that first products on the device show wrong."""
         proofs = dict.fromkeys(x.form.input for x in lowerings if x.form.input_bytes == 1)
         if any(x.form.divided for x in lowerings):
             proofs[GROUPS] = None
+        if any(x.form.symmetric for x in lowerings):
+            proofs[SYMMETRIC] = None
         for input_type in proofs:
             refusal = self._proofs.of(index, self.machine.gpus[index], input_type)
             if refusal is not None:

@@ -1,7 +1,8 @@
 """The proofs that kernels are right on a card, before any is offered (:mod:`gemmhub_nvidia.proof`).
 
 For each device and pair of 8-bit formats, two products run first: a wide tile with multicast, and a small one with
-swapped operands and a copied one. Grouped products have theirs in :mod:`gemmhub_hopper.grouped_proof`.
+swapped operands and a copied one. Grouped products have theirs in :mod:`gemmhub_hopper.grouped_proof`, symmetric ones
+in :mod:`gemmhub_hopper.symmetric_proof`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gemmhub_nvidia.proof import Check, Trial
 from gemmhub.backend import Run
 from gemmhub.capability import Refusal
 from gemmhub.problem import GemmProblem
-from gemmhub_hopper import grouped_proof
+from gemmhub_hopper import grouped_proof, symmetric_proof
 from gemmhub_hopper.candidates.candidate import Choice
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants.config import INT8, Shape
@@ -31,9 +32,14 @@ class Proofs(proof.Proofs):
         self._launch = launch
 
     def trials(self, index: int, input_type: str) -> Iterator[Check]:
-        """Yield the products that prove an input, or grouped products where it is :data:`grouped_proof.GROUPS`."""
+        """Yield the products that prove an input; or what :data:`grouped_proof.GROUPS` or
+        :data:`symmetric_proof.SYMMETRIC` names.
+        """
         if input_type == grouped_proof.GROUPS:
             yield from grouped_proof.trials(self._launch)
+            return
+        if input_type == symmetric_proof.SYMMETRIC:
+            yield from symmetric_proof.trials(self._launch)
             return
         wide, small = (EIGHT_BIT_SHAPES.by_name[name] for name in ("128x128x6c2x1", "64x64x12"))
         a, b = input_type.split(".")

@@ -90,6 +90,7 @@ def variants():
         + bf16x3_variants()
         + eight_bit_variants()
         + grouped_variants()
+        + symmetric_variants()
     )
     rng, count = random.Random(0), len(found) + 10
     while len(found) < count:
@@ -117,6 +118,23 @@ def grouped_variants():
     wide = Form(False, False, "e4m3.e4m3", "bfloat16", scales="blocks", divided="m")
     found += [Variant(shape, wide) for shape in GROUPED_EIGHT_BIT_SHAPES]
     found += [Variant(shape, replace(wide, divided="n", transposed_d=True)) for shape in GROUPED_EIGHT_BIT_SHAPES]
+    return [variant for variant in found if variant.refusal is None]
+
+
+def symmetric_variants():
+    """The largest shapes for symmetric results: by TMA and by warps, with c, and with split-K where it is allowed."""
+    half, tf32 = replace(PLAIN, symmetric=True), Form(False, False, "tf32", "float32", symmetric=True)
+    found = []
+    for form, shape in (
+        (half, LARGE),
+        (tf32, LARGE),
+        (replace(half, output="float32"), Shape(128, 128, 6, pingpong=True)),
+        (replace(SPLIT, input="f16x3", symmetric=True), Shape(128, 128, 5)),
+        (replace(SPLIT, symmetric=True), SPLIT_SHAPES[0]),
+    ):
+        full = replace(form, addend=form.output)
+        forms = [form, full, replace(form, tma_store=False), replace(full, tma_store=False)]
+        found += [Variant(shape, x, split) for x in forms for split in (False, True)]
     return [variant for variant in found if variant.refusal is None]
 
 
@@ -310,6 +328,7 @@ def name(variant):
         "split": variant.split_k,
         "r": form.registers_a,
         "s": form.split_planes_b,
+        "symmetric": form.symmetric,
     }
     return "-".join(word for word in (*words, *(word for word, used in flags.items() if used)) if word)
 

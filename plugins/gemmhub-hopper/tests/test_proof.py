@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import Home, mutated
 from gemmhub_hopper.proof import Proofs
+from gemmhub_hopper.symmetric_proof import SYMMETRIC
 from gemmhub_hopper.variants.config import EIGHT_BIT
 from problems import problem
 
@@ -62,6 +63,44 @@ def test_wrong_kernels_are_refused(monkeypatch, tmp_path, name):
     assert isinstance(refusal, Refusal)
     assert "elements differ, the first at" in refusal.reason
     assert prove(input_type) is refusal
+
+
+def test_symmetric_products_are_proven_once():
+    home = Home()
+    prove = proofs(home.backend())
+    assert prove(SYMMETRIC) is None
+    launches = len(home.cuda.launches)
+    assert launches == 2
+    assert prove(SYMMETRIC) is None
+    assert len(home.cuda.launches) == launches
+    assert home.cuda.complaints == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("mirror.cuh", ("        store_transpose(p, mirror, m, n, at.batch, ctx);\n", "")),
+        ("mirror.cuh", ("m + row > n + column && m + row < p.m", "false")),
+        ("epilogue.cuh", ("(j + APART), b[i]", "(j + APART), a[i]")),
+    ],
+    ids=["no mirror", "no mirror across the diagonal", "columns of float32"],
+)
+def test_wrong_symmetric_kernels_are_refused(monkeypatch, tmp_path, change):
+    file, *pairs = change
+    refusal = proofs(mutated(monkeypatch, tmp_path, file, *pairs).backend())(SYMMETRIC)
+    assert isinstance(refusal, Refusal)
+    assert "the first symmetric product" in refusal.reason
+    assert "elements differ" in refusal.reason
+
+
+def test_symmetric_products_that_are_refused(monkeypatch):
+    """Those alone, and by every way to them."""
+    outcome = Refusal("the first product is wrong", "use another backend")
+    monkeypatch.setattr(Proofs, "of", lambda self, index, gpu, name: outcome if name == SYMMETRIC else None)
+    backend = Home().backend()
+    asked = problem(64, 64, 64, symmetric=True)
+    assert backend.offer(asked) == backend.prepare(asked, "64x64x12", 2**26) == outcome
+    assert isinstance(backend.offer(problem(64, 64, 64)), Offer)
 
 
 def test_a_launch_that_fails_is_refused(monkeypatch, tmp_path):

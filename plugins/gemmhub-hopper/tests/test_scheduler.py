@@ -9,7 +9,9 @@ import itertools
 import subprocess
 
 import fake_cuda
+import numpy as np
 import pytest
+from gemmhub_hopper.candidates import symmetric
 from gemmhub_hopper.launches.tile_schedule import _divisor, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +32,26 @@ extern "C" void work_tiles(const TileSchedule* schedule, int ranks, int* out) {
         const int values[] = {x.tile, x.m_tile, x.n_tile, x.split, x.batch, x.first_k_block, x.k_blocks};
         memcpy(out + 7 * i, values, sizeof(values));
     }
+}
+template <int height, int width>
+void symmetric_tiles(const TileSchedule& schedule, int* out) {
+    for (int i = 0; i < schedule.work_tiles; ++i) {
+        const WorkTile x = schedule.splits == 1 ? work_tile_at<1, false, height, width>(schedule, i, 0)
+                                                : work_tile_at<1, true, height, width>(schedule, i, 0);
+        const int values[] = {x.tile, x.m_tile, x.n_tile, x.split, x.batch};
+        memcpy(out + 5 * i, values, sizeof(values));
+    }
+}
+extern "C" void symmetric(const TileSchedule* schedule, int which, int* out) {
+    if (which == 0) symmetric_tiles<128, 128>(*schedule, out);
+    if (which == 1) symmetric_tiles<128, 256>(*schedule, out);
+    if (which == 2) symmetric_tiles<256, 96>(*schedule, out);
+    if (which == 3) symmetric_tiles<64, 144>(*schedule, out);
+    if (which == 4) symmetric_tiles<512, 16>(*schedule, out);
+}
+extern "C" void far(const TileSchedule* schedule, int index, int* out) {
+    const WorkTile x = work_tile_at<1, false, 128, 256>(*schedule, index, 0);
+    out[0] = x.m_tile, out[1] = x.n_tile;
 }
 extern "C" void quotients(const Divisor* by, const int* values, int count, int* out) {
     for (int i = 0; i < count; ++i) out[i] = divided(values[i], *by);
@@ -96,6 +118,50 @@ def test_division(library, by, near):
     divisor, out = _divisor(by), (ctypes.c_int * len(values))()
     library.quotients(ctypes.byref(divisor), (ctypes.c_int * len(values))(*values), len(values), out)
     assert list(out) == [x // by for x in values]
+
+
+SYMMETRIC = ((128, 128), (128, 256), (256, 96), (64, 144), (512, 16))
+"""The cluster tiles that the program has schedules of symmetric products for."""
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    which=st.integers(0, 4), n=st.integers(1, 3000), group=st.integers(1, 20), splits=st.integers(1, 3),
+    batch=st.integers(1, 3),
+)  # fmt: skip
+def test_symmetric_products_have_the_lower_tiles_once(library, which, n, group, splits, batch):
+    height, width = SYMMETRIC[which]
+    tiles = -(-n // height), -(-n // width)
+    lower = {(i, j) for i in range(tiles[0]) for j in range(tiles[1]) if min((i + 1) * height, n) > j * width}
+    assert len(lower) == symmetric.tiles(*tiles, height, width)
+    made = schedule(tiles, batch, symmetric.band(group, height, width), splits, splits, 1, len(lower))
+    assert made.work_tiles == len(lower) * splits * batch
+    out = (ctypes.c_int * (5 * made.work_tiles))()
+    library.symmetric(ctypes.byref(made), which, out)
+    found = [tuple(out[5 * i : 5 * i + 5]) for i in range(made.work_tiles)]
+    places = {(batch, split, row, column) for _, row, column, split, batch in found}
+    assert len(places) == len(found)
+    assert {x[2:] for x in places} == lower
+    assert {x[:2] for x in places} == set(itertools.product(range(batch), range(splits)))
+    assert len({(tile, row, column) for tile, row, column, *_ in found}) == len(lower)
+
+
+def test_symmetric_products_of_many_tiles(library):
+    """Where a root in float32 is not exact: the numbers of the tiles around the first ones of bands."""
+    rows, group = 2**15, 16
+    tiles = rows, rows // 2
+    made = schedule(tiles, 1, symmetric.band(group, 128, 256), 1, 1, 1, symmetric.tiles(*tiles, 128, 256))
+    out = (ctypes.c_int * 2)()
+    for band in (1, 2, 1000, 2047):
+        first = symmetric.tiles(band * group, tiles[1], 128, 256)
+        for index, place in ((first - 1, (band * group - 1, band * group // 2 - 1)), (first, (band * group, 0))):
+            library.far(ctypes.byref(made), index, out)
+            assert tuple(out) == place
+
+
+def test_symmetric_tiles_of_arrays():
+    sides = np.array([[5, 3, 128, 256], [9, 9, 64, 64], [1, 7, 512, 16]])
+    assert symmetric.tiles(*sides.T).tolist() == [symmetric.tiles(*x) for x in sides.tolist()]
 
 
 def test_order(library):

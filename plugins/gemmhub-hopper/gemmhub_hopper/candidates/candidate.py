@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple, Protocol
 
+from gemmhub_hopper.candidates import symmetric
 from gemmhub_hopper.lowering import k_passes
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import Lowering, with_rows
@@ -88,15 +89,24 @@ class Choice:
         shape, lowering = self.shape, self.lowering
         return -(-lowering.m // (shape.m * shape.cluster_m)), -(-lowering.n // (shape.n * shape.cluster_n))
 
+    @cached_property
+    def matrix_tiles(self) -> int:
+        """Cluster tiles of one matrix that are computed."""
+        if self.lowering.form.symmetric:
+            shape = self.shape
+            tiles: int = symmetric.tiles(*self.tiles, shape.m * shape.cluster_m, shape.n * shape.cluster_n)
+            return tiles
+        return self.tiles[0] * self.tiles[1]
+
     @property
     def work_tiles(self) -> int:
         """Work tiles of all clusters: cluster tiles of the batch, times splits."""
-        return self.tiles[0] * self.tiles[1] * self.splits * self.lowering.batch
+        return self.matrix_tiles * self.splits * self.lowering.batch
 
     @property
     def counters(self) -> int:
         """Counters that split-K takes: one for each consumer warpgroup's part of a tile."""
-        tiles = self.tiles[0] * self.tiles[1] * self.lowering.batch
+        tiles = self.matrix_tiles * self.lowering.batch
         return tiles * self.shape.cluster_size * self.shape.warpgroups_per_tile
 
     @property
@@ -126,8 +136,9 @@ class Choice:
     def group(self, card: Occupancy) -> int:
         """Return the rows of cluster tiles in a group, so that the CTAs that run at once read the least from memory."""
         shape = self.shape
-        at_once = card.max_active_clusters(shape.cluster_size)
-        return best_group(self.tiles[0], shape.m * shape.cluster_m, shape.n * shape.cluster_n, at_once)
+        height, width = shape.m * shape.cluster_m, shape.n * shape.cluster_n
+        best = best_group(self.tiles[0], height, width, card.max_active_clusters(shape.cluster_size))
+        return symmetric.band(best, height, width) if self.lowering.form.symmetric else best
 
 
 def best_group(rows: int, height: int, width: int, at_once: int) -> int:

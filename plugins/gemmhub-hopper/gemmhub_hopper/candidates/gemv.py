@@ -180,8 +180,10 @@ def _taken(lowerings: Iterable[Lowering]) -> Lowering | None:
 def _is_taken(lowering: Lowering) -> bool:
     """Return whether the kernel reads the operands of ``lowering`` by their strides, in place.
 
-    Operands of two dtypes have lowerings by planes only: their accesses have the same strides.
+    Operands of two dtypes have lowerings by planes only: their accesses have the same strides. Nothing is mirrored.
     """
+    if lowering.form.symmetric:
+        return False
     if lowering.a.source_format in _WIDENED or lowering.b.source_format in _WIDENED:
         return True
     return not lowering.form.registers_a and lowering.form.input != F16X3 and lowering.form.input_bytes > 1

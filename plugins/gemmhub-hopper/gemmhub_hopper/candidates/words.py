@@ -18,7 +18,7 @@ _SCHEMES = {
 def of_matrices(choice: Choice, passes: KPasses | None = None) -> str:
     """Return the description of ``choice``, in these K passes unless None."""
     shape, lowering, form = choice.shape, choice.lowering, choice.lowering.form
-    words = [f"tile {shape.m}x{shape.n}, {shape.stages} stages"]
+    words = ["symmetric: half the products"] * form.symmetric + [f"tile {shape.m}x{shape.n}, {shape.stages} stages"]
     if shape.pingpong:
         words.append("ping-pong")
     if shape.cluster_size > 1:

@@ -62,6 +62,8 @@ def network_of(choice: Choice | GemvChoice) -> str:
     """Return the name of the network for ``choice``."""
     if isinstance(choice, GemvChoice):
         return "vectors"
+    if choice.lowering.form.symmetric:
+        return "symmetric"
     network = _KINDS[choice.lowering.form.scheme]
     if network == "float8" and choice.lowering.form.scales == "blocks":
         return "float8_blocks"

@@ -170,6 +170,7 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
     loaded[aligned_b, every] += choices.b_bytes / shape.cluster_m
     width = _widths(form.output_bytes, form.addend is not None)[stored_columns]
     store_blocks = -(-stored_columns // width)
+    stores = 2 if form.symmetric or form.stores_before else 1  # of a tile: with its transpose, or the pre-activation
     accumulators = shape.m // shape.warpgroups_per_tile * columns // 128
     results = lowering.of(lambda x: float(x.results))  # their bytes may exceed 64-bit integers
     registers_a = lowering.of(lambda x: x.form.registers_a)
@@ -194,8 +195,8 @@ def works(choices: Choices, blocks: Numbers, k_passes: Numbers, card: Card) -> W
         aligned_128=loaded[0], aligned_64=loaded[1], aligned_32=loaded[2], aligned_16=loaded[3],
         full_waves=full,
         last_wave=remainder / at_once,
-        stored_bytes=shape.m * store_blocks * width * form.stored_bytes,
-        store_blocks=shape.m / 64 * store_blocks / shape.warpgroups_per_tile * (1 + form.stores_before),
+        stored_bytes=(2 if form.symmetric else 1) * shape.m * store_blocks * width * form.stored_bytes,
+        store_blocks=stores * shape.m / 64 * store_blocks / shape.warpgroups_per_tile,
         splits=splits,
         reduces_by_slices=choices.reduces_by_slices(at_once),
         partial_bytes=shape.m * columns * 4 // shape.warpgroups_per_tile,

@@ -71,6 +71,8 @@ constexpr bool kStoresBefore = GEMM_STORES_BEFORE;  // what the activation is ap
 // The dimension that groups of rows, columns or elements of K divide (group_cursor.cuh).
 enum Divided { NO_GROUPS = 0, ROWS = 1, COLUMNS = 2, DEPTH = 3 };
 constexpr int kDivided = GEMM_DIVIDED;
+// D is symmetric: the elements at and below the diagonal are computed, and stored above it as well (mirror.cuh).
+constexpr bool kSymmetric = GEMM_SYMMETRIC;
 constexpr u32 kSharedBytes = GEMM_SHARED_BYTES;  // dynamic shared memory of a launch
 
 constexpr u32 kNumMulticast = kClusterM * kClusterN;  // CTAs that multicast to each other
@@ -153,5 +155,8 @@ static_assert(kDivided == NO_GROUPS || !(kSplitK || kHasAddend || kClusterK > 1 
 static_assert(kDivided == NO_GROUPS || kDivided == DEPTH || !(kDivided == ROWS ? kMnMajorA : kMnMajorB),
               "TMA reads a box from any row on, not from any element of a row on");
 static_assert(!kShifted || (!kTmaStore && kClusterN == 1 && kClusterK == 1), "not implemented");
+static_assert(!kSymmetric || !(kTransposedD || kShifted || kDivided != NO_GROUPS || kFloat8 || kInt8), "not implemented");
+static_assert(!kSymmetric || (kBias == 0 && kActivation == 0), "D would not be symmetric, or is not checked to be");
+static_assert(!kSymmetric || kNumStoreStages == 2, "one staging buffer is for what is stored above the diagonal");
 static_assert(!kShiftedRows || !kMnMajorA, "not implemented");
 static_assert(!kShiftedColumns || (kInput == TF32_INPUT && kMnMajorA && kRegistersA), "not implemented");

@@ -184,9 +184,10 @@ DEVICE void finish_quad(const Params& p, const EpilogueFragment& fragment, const
 
 // Where this lane's row of stmatrix goes, for the 16 columns from 8-column block `j` of the buffer on. Matrix q is the
 // block of rows 8 (q % 2).. of the warp's 16 and columns 8 (j + q / 2)..; its row r is 16 bytes of the buffer.
+template <bool transposed = kTransposedD>
 DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
     const u32 q = lane / 8, r = lane % 8;
-    if constexpr (kTransposedD)  // row of the buffer: a column of the tile; in it, 8 of the 64 rows of the tile
+    if constexpr (transposed)  // row of the buffer: a column of the tile; in it, 8 of the 64 rows of the tile
         return swizzled((8 * (j + q / 2) + r) * 128 + (2 * warp + q % 2) * 16, 128);
     else
         return swizzled((16 * warp + 8 * (q % 2) + r) * STORE_ROW_BYTES + (j + q / 2) * 16, STORE_ROW_BYTES);
@@ -236,6 +237,8 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
             store_matrices_transposed(row, w0, w1, w2, w3);
         else
             store_matrices(row, w0, w1, w2, w3);
+        if constexpr (kSymmetric)
+            store_matrices_transposed(address + SMEM_STORE_BYTES + staging_offset<true>(warp, lane, j), w0, w1, w2, w3);
     }
 }
 
@@ -251,13 +254,14 @@ DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, con
 //               rows store block j ^ 2 meanwhile, and each of the four rows has two units of its own.
 //               64 bytes wide (STORE_BLOCK_N 16), the unit is at 4 (r % 2) + ((2 j + l % 4 / 2) ^ (r / 2 % 4)): rows r and
 //               r ^ 2 would share banks, and rows with r & 2 store block j ^ 1 meanwhile.
+template <bool transposed = kTransposedD>
 DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
     const u32 column = 8 * j + 2 * (lane % 4) + e;
     const u32 row = fragment_row(warp, lane) + h;  // where rows are shifted
-    if constexpr (kTransposedD && kShiftedRows)
-        return row / 32 * STORE_BOX_BYTES + swizzled(column * 128 + row % 32 * 4, 128);
-    else if constexpr (kTransposedD)
-        return warp / 2 * STORE_BOX_BYTES + swizzled(column * 128 + 64 * (warp % 2) + 32 * h + lane / 4 * 4, 128);
+    if constexpr (transposed && kShiftedRows)
+        return row / 32 * MIRROR_BOX_BYTES + swizzled(column * 128 + row % 32 * 4, 128);
+    else if constexpr (transposed)
+        return warp / 2 * MIRROR_BOX_BYTES + swizzled(column * 128 + 64 * (warp % 2) + 32 * h + lane / 4 * 4, 128);
     else
         return swizzled((16 * warp + 8 * h + lane / 4) * STORE_ROW_BYTES + 32 * j + 8 * (lane % 4), STORE_ROW_BYTES);
 }
@@ -304,6 +308,14 @@ DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, cons
                              trades ? b[i + 1] : a[i + 1]);
                 store_staged(address + staging_offset(warp, lane, second, i / 2, 0), trades ? a[i] : b[i],
                              trades ? a[i + 1] : b[i + 1]);
+            }
+            if constexpr (kSymmetric) {
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) {  // eight rows further on, the swizzle is the same
+                    const u32 mirror = address + SMEM_STORE_BYTES + staging_offset<true>(warp, lane, 0, i / 2, i % 2);
+                    store_staged(mirror + 8 * 128 * j, a[i]);
+                    store_staged(mirror + 8 * 128 * (j + APART), b[i]);
+                }
             }
         }
     }
@@ -409,8 +421,9 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
 }
 
 // Stores one element of the row at `from` of a box of a staging buffer, whose first one goes to `at`.
+template <u32 row_bytes>
 DEVICE void store_staged_element(char* at, u32 box, u32 from, u32 element) {
-    const u32 address = box + swizzled(from + kOutputBytes * element, STORE_ROW_BYTES);
+    const u32 address = box + swizzled(from + kOutputBytes * element, row_bytes);
     if constexpr (kOutputBytes == 4)
         store_word(at + 4 * element, load_shared(address));
     else
@@ -434,11 +447,12 @@ struct StoredMatrix {
 //
 // In d a row begins anywhere; what it has before its first multiple of 16 bytes, and behind the last one, is stored element
 // by element, so that nothing beside the row is written. A unit between is shifted out of two units of the buffer.
+template <u32 row_bytes = STORE_ROW_BYTES, u32 box_bytes = STORE_BOX_BYTES>
 DEVICE void store_rows(const StoredMatrix& to, u32 box, long long row, int column, int rows, int columns, int batch,
                        TileContext ctx) {
-    constexpr u32 UNITS = STORE_ROW_BYTES / 16, AT_ONCE = 32 / UNITS;  // units of a row; rows that a warp stores at once
-    constexpr u32 ROWS = STORE_BOX_BYTES / STORE_ROW_BYTES / 4;        // of a warp
-    constexpr int ELEMENTS = STORE_ROW_BYTES / kOutputBytes, PER_UNIT = 16 / kOutputBytes;
+    constexpr u32 UNITS = row_bytes / 16, AT_ONCE = 32 / UNITS;  // units of a row; rows that a warp stores at once
+    constexpr u32 ROWS = box_bytes / row_bytes / 4;        // of a warp
+    constexpr int ELEMENTS = row_bytes / kOutputBytes, PER_UNIT = 16 / kOutputBytes;
     static_assert(ROWS % AT_ONCE == 0, "all lanes have rows");
     const u32 unit = ctx.lane % UNITS, first = ctx.warp * ROWS + ctx.lane / UNITS;
     const int end = columns < ELEMENTS ? columns : ELEMENTS;
@@ -449,12 +463,12 @@ DEVICE void store_rows(const StoredMatrix& to, u32 box, long long row, int colum
                  (REORDERS ? 0 : first * ld);
 #pragma unroll UNROLLED
     for (u32 done = 0; done < ROWS; done += AT_ONCE, next += REORDERS ? 0 : AT_ONCE * ld) {
-        const u32 from = (first + done) * STORE_ROW_BYTES;
+        const u32 from = (first + done) * row_bytes;
         const u32 into = REORDERS ? shifted_row(first + done) : first + done;  // the row of d
         char* const at = REORDERS ? next + into * ld : next;
         u32 w[8], x[4];
-        load_words(box + swizzled(from + 16 * unit, STORE_ROW_BYTES), w[0], w[1], w[2], w[3]);
-        load_words(box + swizzled(from + 16 * ((unit + 1) % UNITS), STORE_ROW_BYTES), w[4], w[5], w[6], w[7]);
+        load_words(box + swizzled(from + 16 * unit, row_bytes), w[0], w[1], w[2], w[3]);
+        load_words(box + swizzled(from + 16 * ((unit + 1) % UNITS), row_bytes), w[4], w[5], w[6], w[7]);
         if (static_cast<int>(into) >= rows) continue;
         const u32 shift = (0u - static_cast<u32>(reinterpret_cast<u64>(at))) & 15;  // bytes to the first unit of d
 #pragma unroll
@@ -469,8 +483,8 @@ DEVICE void store_rows(const StoredMatrix& to, u32 box, long long row, int colum
 #pragma unroll
         for (int i = 0; i < PER_UNIT; i += UNITS) {
             const int before = unit + i, behind = tail + unit + i;
-            if (before < head && before < end) store_staged_element(at, box, from, before);
-            if (behind < end) store_staged_element(at, box, from, behind);
+            if (before < head && before < end) store_staged_element<row_bytes>(at, box, from, before);
+            if (behind < end) store_staged_element<row_bytes>(at, box, from, behind);
         }
     }
 }

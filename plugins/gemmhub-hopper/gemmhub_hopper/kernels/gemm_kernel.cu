@@ -9,6 +9,7 @@
 //     eight_bit.cuh    8-bit operands, with quantization scales
 //     split_k.cuh      K split among CTAs that add through global memory
 //     cluster.cuh      CTAs of a cluster that share K; tma_load.cuh those that multicast operands
+//     mirror.cuh       symmetric D: half of the tiles, stored at both sides of the diagonal
 //     pingpong.cuh     two consumers that compute different tiles
 //     group_cursor.cuh groups of rows, each multiplied by a matrix of its own; their ends are on the device
 //     fragments.cuh    A through registers; shifted_rows.cuh A in rows that TMA cannot take as they are
@@ -45,8 +46,15 @@
 // each loads its part and multicasts it to all. So full[s] expects all bytes, though this CTA loads a part only.
 #include "cluster.cuh"
 #include "mainloop.cuh"
+#include "mirror.cuh"
 #include "split_k.cuh"
 #include "tma_load.cuh"
+
+constexpr int SCHEDULED_M = kSymmetric ? BLOCK_M * kClusterM : 0, SCHEDULED_N = kSymmetric ? BLOCK_N * kClusterN : 0;
+
+DEVICE WorkTile scheduled(const TileSchedule& schedule, int index, u32 part) {
+    return work_tile_at<kClusterK, kSplitK, SCHEDULED_M, SCHEDULED_N>(schedule, index, part);
+}
 
 // By one thread; `work` is its first work tile.
 DEVICE void produce(const Params& p, const OperandMaps& maps, u32 smem, u32 cta_rank, WorkTile work, LeftTiles left) {
@@ -59,7 +67,7 @@ DEVICE void produce(const Params& p, const OperandMaps& maps, u32 smem, u32 cta_
         if constexpr (kWalksGroups) {
             if (!cursor.find(p, index, work)) break;
         } else {
-            if (index >= clusters) work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(cta_rank));
+            if (index >= clusters) work = scheduled(p.schedule, index, rank_k(cta_rank));
             cursor.take_depth(p, work);
             if (left.has(p, work)) continue;
         }
@@ -95,7 +103,7 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
         if constexpr (kWalksGroups) {
             if (!cursor.find(p, index, work)) break;
         } else {
-            work = work_tile_at<kClusterK, kSplitK>(p.schedule, index, rank_k(ctx.cta_rank));
+            work = scheduled(p.schedule, index, rank_k(ctx.cta_rank));
             cursor.take_depth(p, work);
             if (left.has(p, work)) continue;
         }
@@ -118,7 +126,10 @@ DEVICE void consume(const Params& p, const TensorMap* map_d, u32 smem, u32 cta_r
 
         const TileCoord at(work, ctx);
         emulation.repair(p, sums, at);
-        store_tile(p, map_d, sums, at, ctx, sent);
+        if constexpr (kSymmetric)
+            store_symmetric(p, map_d, sums, at, ctx);
+        else
+            store_tile(p, map_d, sums, at, ctx, sent);
     }
     emulation.finish(p, ctx);
     if constexpr (kWalksGroups) clear_behind_groups(p, cursor.end, ctx);
@@ -150,7 +161,7 @@ GLOBAL_KERNEL void CLUSTER_SHAPE __launch_bounds__(kNumThreads, 1)
     sync_new_barriers();
     WorkTile first;  // of groups it is known only where their ends are
     if constexpr (!kWalksGroups)
-        first = work_tile_at<kClusterK, kSplitK>(p.schedule, blockIdx.x / kClusterSize, rank_k(cta_rank));
+        first = scheduled(p.schedule, blockIdx.x / kClusterSize, rank_k(cta_rank));
     if (p.next == STARTED) launch_dependent_grids();
     wait_on_dependent_grids();  // what is above is done while the kernel before this one ends
     const LeftTiles left(p);

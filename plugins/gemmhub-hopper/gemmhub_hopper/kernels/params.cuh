@@ -13,13 +13,14 @@ struct Divisor {
 // The order of work tiles (tile_scheduler.cuh). Nothing is loaded before the next work tile is known, and five divisions
 // take about 600 cycles: so the host passes divisors as factors. gemmhub_hopper has the same structures in Python.
 struct TileSchedule {
-    int work_tiles;                        // tiles_m * tiles_n * splits * matrices of the batch
+    int work_tiles;                        // matrix_tiles * splits * matrices of the batch
+    int matrix_tiles;                      // tiles_m * tiles_n; of a symmetric product those that are computed
     int tiles_m, tiles_n;                  // cluster tiles of one matrix; of groups: along the divided dimension, and across
     int splits;                            // of K
     int group;                             // rows of cluster tiles in a group
     int k_blocks_per_split;                // blocks of BLOCK_K in the shorter splits; at least 1
     int longer_splits;                     // number of splits that have one block more
-    Divisor tiles, splits_divisor;         // tiles of a matrix; splits
+    Divisor tiles, splits_divisor;         // matrix_tiles; splits
     Divisor group_tiles, rows, last_rows;  // tiles of a group, its rows, and the rows of the last group
 };
 

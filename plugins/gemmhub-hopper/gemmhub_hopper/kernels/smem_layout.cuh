@@ -33,6 +33,10 @@ constexpr u32 STORE_ROW_BYTES = kTransposedD ? 128 : STORE_BLOCK_N * kOutputByte
 constexpr u32 kNumStoreBoxes = kTransposedD && kOutputBytes == 4 ? 2 : 1;
 constexpr u32 STORE_BOX_BYTES = SMEM_STORE_BYTES / kNumStoreBoxes;
 
+// With kSymmetric the second staging buffer holds the transpose of the first: STORE_BLOCK_N rows of 64 elements, of float32 in
+// two boxes.
+constexpr u32 kNumMirrorBoxes = kOutputBytes == 4 ? 2 : 1, MIRROR_BOX_BYTES = SMEM_STORE_BYTES / kNumMirrorBoxes;
+
 // Offsets from the 1024-aligned base of dynamic shared memory. What a variant does not use has no bytes.
 constexpr u32 SMEM_PLANES_B_BYTES = kNumPlanes * SMEM_B_BYTES;  // of one of two sets of B's planes, with kSplitPlanesB
 constexpr u32 SMEM_MARKS_BYTES = 16 * 4 * kWarpgroupsPerTile;   // a word for each warp of a tile, with kSplitPlanesB

@@ -12,6 +12,7 @@
 // gives up and finds that all have arrived has not given up, as the last one did not see it.
 #pragma once
 #include "emulation.cuh"
+#include "mirror.cuh"
 
 // Slices: from so many splits on, and so many quads of registers of all splits; at most so many, a bit each in the counter.
 // candidate.py has the same.
@@ -140,7 +141,10 @@ DEVICE void reduce_quads(const Params& p, const Float4* partials, const TileCoor
         for (int r = 0; r < 4; ++r) v[r] = value_of(sums[i][r]);
         load_addends(epilogue, c, j);
         finish(p, epilogue, v, c, j);
-        store_direct(p, epilogue, v, j);
+        if constexpr (kSymmetric)
+            store_both(p, epilogue, v, j);
+        else
+            store_direct(p, epilogue, v, j);
     }
 }
 
@@ -177,7 +181,7 @@ DEVICE Reduced reduce_split_k(const Params& p, Results& acc, const WorkTile& wor
     if constexpr (kSplitK) {
         if (p.schedule.splits > 1) {
             const SplitMarks words = emulation.publish(p, work, ctx);
-            const long long matrix = static_cast<long long>(work.batch) * p.schedule.tiles_m * p.schedule.tiles_n;
+            const long long matrix = static_cast<long long>(work.batch) * p.schedule.matrix_tiles;
             const long long slot =
                 ((matrix + work.tile) * kClusterSize + ctx.cta_rank) * kWarpgroupsPerTile + ctx.tile_part();
             Float4* partials = p.partials + slot * p.schedule.splits * PARTIAL_SIZE + threadIdx.x % 128;

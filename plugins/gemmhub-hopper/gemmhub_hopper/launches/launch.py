@@ -84,7 +84,9 @@ def params(choice: Choice, k: int, card: Occupancy, redo: int = 0) -> Params:
     a_kept, b_kept = marks_kept(lowering)
     parameters = Params(
         m=lowering.m, n=lowering.out_n,
-        schedule=schedule(choice.tiles, lowering.batch, choice.group(card), k_blocks, splits, shape.cluster_k),
+        schedule=schedule(
+            choice.tiles, lowering.batch, choice.group(card), k_blocks, splits, shape.cluster_k, choice.matrix_tiles
+        ),
         streamed=streamed(lowering), a_step=lowering.a.step, b_step=lowering.b.step, pairs=lowering.pairs,
         alpha=1.0, beta=0.0, d_ld=lowering.d_ld, d_batch=lowering.d_batch, c_ld=lowering.c_ld,
         c_batch=lowering.c_batch, k=k, all=lowering.k <= _RECOMPUTED,

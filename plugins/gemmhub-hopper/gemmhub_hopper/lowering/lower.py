@@ -154,7 +154,7 @@ def one_by_one(problem: GemmProblem, only: tuple[str, bool] | None = None) -> It
     refusal = check_types(problem)
     if refusal is not None:
         return refusal
-    folded = fold_batch(problem)
+    folded = None if problem.symmetric else fold_batch(problem)
     if folded is not None and folded.m <= LONGEST:
         problem = folded
     call = lower(problem)
@@ -258,7 +258,7 @@ def by_schemes(
     for scheme in schemes:
         names = ("b", "a") if scheme.swapped else ("a", "b")
         first, second = operand(names[0], scheme, scheme.registers), operand(names[1], scheme, scheme.split_b)
-        if first is None or second is None:
+        if first is None or second is None or (problem.symmetric and first.shifted):
             continue
         if scheme.input == F16X3 and scheme.registers and second.mn_major:
             second = replace(second, mn_major=False)  # planes of a tile of any width fill whole boxes
@@ -270,7 +270,8 @@ def by_schemes(
             second.mn_major,
             _exchanged(scheme.input) if scheme.swapped else scheme.input,
             output,
-            transposed_d=(order == "col") != scheme.swapped,
+            # A symmetric result is its own transpose.
+            transposed_d=not problem.symmetric and (order == "col") != scheme.swapped,
             tma_store=tma_store and not first.shifted,
             addend=name_of(problem.c.dtype) if problem.c else None,
             bias={"m": "n", "n": "m", None: None}[bias] if scheme.swapped else bias,
@@ -281,6 +282,7 @@ def by_schemes(
             scales=scales.use(problem),
             shifted_columns=first.shifted and first.mn_major,
             stores_before=before is not None,
+            symmetric=problem.symmetric,
         )
         m, n = (problem.n, problem.m) if scheme.swapped else (problem.m, problem.n)
         yield Lowering(
@@ -309,11 +311,13 @@ def with_rows(lowering: Lowering, rows: int) -> Lowering | None:
     """Return the lowering of the same problem with another m, at the same strides (:attr:`Kernel.with_rows`).
 
     None where it would be another one: of a batch, of a or a result whose rows are not its outer dimension, and where
-    rows are too few or too many for this scheme.
+    rows are too few or too many for this scheme; and of a symmetric result, whose n is m.
     """
     swapped, form = lowering.swapped, lowering.form
     old = lowering.n if swapped else lowering.m
     of_rows, other = (lowering.b, lowering.a) if swapped else (lowering.a, lowering.b)
+    if form.symmetric:
+        return None
     if lowering.batch != 1 or lowering.k_is_zero or min(old, rows) < 2 or rows > LONGEST or of_rows.count > 1:
         return None
     if of_rows.strides[1] != 1 or of_rows.mn_major or form.transposed_d != swapped:
@@ -351,6 +355,11 @@ def _by_bfloat16_planes(form: Form) -> Form:
 def check_types(problem: GemmProblem) -> Refusal | None:
     """Return a refusal of dtypes or an epilogue that there is no kernel for."""
     a, b, out = (name_of(x.dtype) for x in (problem.a, problem.b, problem.out))
+    if problem.symmetric and (a != b or a not in ("bfloat16", "float16", "float32")):
+        return Refusal(
+            f"there is no kernel for symmetric products of {a} by {b}",
+            "leave symmetric= out, or pass two float16, bfloat16 or float32 operands",
+        )
     if a == b == complex_operands.DTYPE:
         return complex_operands.refusal(problem)
     if a in _EIGHT_BIT and b in _EIGHT_BIT:

@@ -175,6 +175,8 @@ class Form:
     """Whether what the activation is applied to is stored besides, in the dtype of d (``pre_activation=``)."""
     divided: str | None = None
     """The dimension that groups divide, a key of :data:`DIVIDED`; None where there are no groups."""
+    symmetric: bool = False
+    """Whether d is symmetric: one triangle is computed, and mirrored (kernels/mirror.cuh)."""
 
     @property
     def plain_epilogue(self) -> bool:
@@ -429,6 +431,12 @@ class Variant:
             return f"half of {shape.n} columns does not divide into 8-row atoms for each CTA of the multicast"
         if form.stores_before and (form.gate or form.divided or form.output == INT32):
             return "what the activation is applied to is stored without a gate, groups and int32 results"
+        if form.symmetric and (form.shifted or form.transposed_d or form.divided or form.input_bytes == 1):
+            return "symmetric results exclude shifted rows, transposed results, groups and 8-bit operands"
+        if form.symmetric and (form.bias or form.activation or form.stores_before):
+            return "symmetric results have no bias and no activation"
+        if form.symmetric and self.num_store_stages == 1:
+            return "there is no room for a second staging buffer, which symmetric results take"
         if form.divided and (
             self.split_k or form.addend or shape.cluster_k > 1 or form.registers_a or form.stored_planes > 1
         ):
@@ -492,6 +500,8 @@ class Variant:
                 f"with {registers} accumulators of integers and split-K a thread has registers for the plain epilogue"
             )
         by_warps = form.stores_by_warps and form.output == "float32"
+        if form.symmetric and self.split_k and registers > (32 if form.num_planes > 1 else 64):
+            return f"with {registers} accumulators a thread has no registers for split-K of a symmetric result"
         if registers > 128 and (self.split_k or by_warps or not form.plain_epilogue):
             return f"with {registers} accumulators a thread has registers for the plain epilogue only"
         evaluated = form.activation not in (None, "relu")
@@ -547,6 +557,7 @@ class Variant:
             "GEMM_BIAS_TYPE": OUTPUTS[form.bias_type] if form.bias else 0,
             "GEMM_ACTIVATION": number(form.activation), "GEMM_DIVIDED": DIVIDED[form.divided],
             "GEMM_GATE": GATES[form.gate], "GEMM_STORES_BEFORE": int(form.stores_before),
+            "GEMM_SYMMETRIC": int(form.symmetric),
             "GEMM_SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 

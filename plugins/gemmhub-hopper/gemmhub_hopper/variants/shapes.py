@@ -8,13 +8,13 @@ again. The model decides which shape suits which product.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from functools import cached_property
+from dataclasses import fields, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from gemmhub_hopper.variants.config import F16X3, SHARED_LIMIT, Form, Shape
+from gemmhub_hopper.variants.config import F16X3, SHARED_LIMIT, Form, Shape, Variant
 
 _DERIVED = ("warpgroups_per_tile", "out_n")
 """Properties whose formulas do not take arrays: they are collected from each shape."""
@@ -164,6 +164,26 @@ GROUPED_EIGHT_BIT_SHAPES = ShapeList(x for x in EIGHT_BIT_SHAPES if x.cluster_k 
 
 def shapes(form: Form) -> ShapeList:
     """Return the shapes for ``form``."""
+    return symmetric_shapes(form) if form.symmetric else _shapes(form)
+
+
+@lru_cache(maxsize=256)
+def symmetric_shapes(form: Form) -> ShapeList:
+    """Return the shapes for a symmetric ``form``: those of other results, with room for a second staging buffer.
+
+    Most of those without have it with one stage less.
+    """
+    fewer = ShapeList(_with_room(shape, form) for shape in _shapes(form))
+    return ShapeList(dict.fromkeys(fewer))
+
+
+def _with_room(shape: Shape, form: Form) -> Shape:
+    while shape.stages > 2 and Variant(shape, form).num_store_stages == 1:
+        shape = replace(shape, stages=shape.stages - 1)
+    return shape
+
+
+def _shapes(form: Form) -> ShapeList:
     if form.divided:
         return GROUPED_EIGHT_BIT_SHAPES if form.input_bytes == 1 else GROUPED_SHAPES
     if form.input_bytes == 1:

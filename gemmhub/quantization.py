@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, lru_cache
 from math import nan
 from typing import Any, TypeVar, overload
 
@@ -234,6 +234,14 @@ def _checked(scale: Array, x: Array, groups: _Groups, granularity: str, library:
 
 
 def _target(dtype: Any) -> DType:
+    try:
+        return _known_target(dtype)
+    except TypeError:  # it has no hash, or is none of the three
+        return _known_target.__wrapped__(dtype)
+
+
+@lru_cache(maxsize=64)
+def _known_target(dtype: Any) -> DType:
     name = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", dtype)).rpartition(".")[2]
     if "e8m0" in name or "float4" in name or "int4" in name:
         raise DTypeError(
@@ -274,7 +282,12 @@ def _array(x: Any, argument: str) -> tuple[Array, Any]:
 def _wide(dtype: Any) -> DType | None:
     """The dtype that elements of NumPy's or torch's ``dtype`` are computed in; None for one that is not quantized."""
     known = dtype if isinstance(dtype, np.dtype) else torch_dtypes()[0].get(dtype)
-    if known is None or not known.isnative or known.name not in dtypes.SUPPORTED:
+    return None if known is None else _wide_of(known)
+
+
+@lru_cache(maxsize=64)
+def _wide_of(known: DType) -> DType | None:
+    if not known.isnative or known.name not in dtypes.SUPPORTED:
         return None
     kind = dtypes.info(known).kind
     return np.dtype(np.float64 if known.itemsize == 8 else np.float32) if kind in ("float", "float8") else None

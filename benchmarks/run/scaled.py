@@ -1,17 +1,17 @@
 """float8 products with quantization scales against torch._scaled_mm on an NVIDIA GPU, by CUDA graphs.
 
-    python -m benchmarks.run.scaled [--seed N] [--products 36] [--seconds 240] [--rounds 5] [--backend cublas]
+    python -m benchmarks.run.scaled [--seed N] [--products 48] [--seconds 300] [--rounds 5] [--backend cublas]
                                     [--json FILE]
 
 Needs torch and a card with float8. Each class has its granularity: one factor for an operand ("tensor"), rows of a by
-columns of b ("row"), or blocks of 1 x 128 of a by 128 x 128 of b ("block"). m is drawn from 1 to 64, or from 64 to
-8192, n and k log-uniformly from 512 to 16384, multiples of 128, k at times with a remainder of 16 elements; b is
-column-major, the result bfloat16. Scales lie in memory as cuBLASLt reads them. Timed in one run are torch's call with
-slow accumulation, which keeps the bound of gemmhub's products, with fast accumulation, which torch refuses for blocks,
-and a plan of gemmhub, by one backend alone with ``--backend``. What torch or a backend refuses is printed and left out.
-torch 2.11 takes scales of 128 x 128 without the padding that cuBLASLt reads, and is then wrong in the same time: that
-is printed, and no failure. No records are used; what is fastest by the estimates is compiled. Some rows of every result
-are compared with float64. Geometric means are printed last.
+columns of b ("row"), or blocks of 1 x 128 of a by 128 x 128 of b ("block"). m is drawn from 1 to 8, from 1 to 64, or
+from 64 to 8192, n and k log-uniformly from 512 to 16384, multiples of 128, k at times with a remainder of 16 elements;
+b is column-major, the result bfloat16, of one class float8. Scales lie in memory as cuBLASLt reads them. Timed in one
+run are torch's call with slow accumulation, which keeps the bound of gemmhub's products, with fast accumulation, which
+torch refuses for blocks, and a plan of gemmhub, by one backend alone with ``--backend``. What torch or a backend
+refuses is printed and left out. torch 2.11 takes scales of 128 x 128 without the padding that cuBLASLt reads, and is
+then wrong in the same time: that is printed, and no failure. No records are used; what is fastest by the estimates is
+compiled. Some rows of every result are compared with float64. Geometric means are printed last, by class.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ from benchmarks.lib.drawn import FP8, power
 from benchmarks.lib.torch_calls import RATES, chosen, scaled, scales, without_records
 
 GRANULARITIES = ("tensor", "row", "block")
-ROWS = {"m 1 to 64": (0, 6), "m 64 to 8192": (6, 13)}
-"""Powers of 2 between which m is drawn."""
+ROWS = {
+    "m 1 to 8": (0, 3, torch.bfloat16), "m 1 to 64": (0, 6, torch.bfloat16), "m 64 to 8192": (6, 13, torch.bfloat16),
+    "m 64 to 8192, float8 result": (6, 13, torch.float8_e4m3fn),
+}  # fmt: skip
+"""Powers of 2 between which m is drawn, and the dtype of the result."""
 SLOW, FAST, OURS = "torch", "torch fast", "gemmhub"
 RATIOS = ((SLOW, OURS), (FAST, OURS), (SLOW, FAST))
 """The pairs whose times are compared: the first over the second."""
@@ -56,7 +59,8 @@ def drawn(seed: int, count: int) -> Iterator[Product]:
     for i in range(count):
         granularity, rows = classes[i % len(classes)]
         rng = np.random.default_rng((seed, i))
-        m = power(rng, *ROWS[rows], 4 if granularity == "block" else 1)
+        low, high, _ = ROWS[rows]
+        m = power(rng, low, high, 4 if granularity == "block" and high > 3 else 1)
         n, k = power(rng, 9, 14, _BLOCK), power(rng, 9, 14, _BLOCK)
         yield Product(granularity, rows, m, n, k + 16 * int(rng.integers(0, 3) == 0))
 
@@ -66,6 +70,7 @@ class Setup(Rig):
 
     def __init__(self, product: Product) -> None:
         _, _, m, n, k = self.product = product
+        self.out_dtype = ROWS[product.rows][2]
         seconds = max(4e-6, 2.0 * m * n * k / RATES[FP8])
         super().__init__(m, n, k, "nt", torch.float8_e4m3fn, seconds)
         self.scale_a, self.scale_b = scales(m, n, k, product.granularity)
@@ -74,10 +79,9 @@ class Setup(Rig):
         padded = product.granularity == "block" and self.scale_b.stride(1) != self.scale_b.shape[0]
         self.scale_b_of_torch = self.scale_b.t().contiguous().t() if padded else self.scale_b
 
-    @staticmethod
-    def _operands(m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
+    def _operands(self, m: int, n: int, k: int, order: str, dtype: torch.dtype) -> tuple[Any, Any, Any]:
         a, b = (torch.randn(size, k, device="cuda").to(dtype) for size in (m, n))
-        return a, b.t(), torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+        return a, b.t(), torch.empty(m, n, device="cuda", dtype=self.out_dtype)
 
 
 def torch_call(rig: Setup, fast: bool) -> Call:
@@ -92,13 +96,16 @@ def torch_call(rig: Setup, fast: bool) -> Call:
 def right(rig: Setup, call: Call, fast: bool) -> bool:
     """Compare some rows of the result with float64's. Fast accumulation keeps about 14 bits of the sums."""
     a, b, out = rig.sets[0]
-    out.fill_(float("nan"))
+    out.view(torch.uint8).fill_(0x7F if out.itemsize == 1 else 0xFF)  # NaN
     call(a, b, out)
     rows = torch.linspace(0, rig.product.m - 1, min(_CHECKED_ROWS, rig.product.m), device="cuda").long()
     exact = torch.matmul(*scaled(a, b, {"scale_a": rig.scale_a, "scale_b": rig.scale_b}, rows))
     size = exact.square().mean().sqrt()
     tolerance = 0.02 if fast else 0.004
-    return bool(((out[rows].double() - exact).abs() <= tolerance * (size + exact.abs())).all())
+    if out.itemsize == 1:  # rounded to four bits, within the range
+        exact, tolerance = exact.clip(-448, 448), tolerance + 2**-4
+    result = out.view(torch.uint8)[rows].view(out.dtype).double()
+    return bool(((result - exact).abs() <= tolerance * (size + exact.abs())).all())
 
 
 def measure(product: Product, options: argparse.Namespace) -> dict[str, Any]:
@@ -137,8 +144,9 @@ def measure(product: Product, options: argparse.Namespace) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Return lines: for each class, geometric means of the ratios of RATIOS, and the smallest."""
-    lines = [f"{'class':24}{'n':>4}" + "".join(f"{f'{x} / {y}':>26}" for x, y in RATIOS)]
-    classes = [(g, r) for g in GRANULARITIES for r in ROWS] + [(g, "") for g in GRANULARITIES] + [("", "")]
+    lines = [f"{'class':36}{'n':>4}" + "".join(f"{f'{x} / {y}':>26}" for x, y in RATIOS)]
+    classes = [(g, r) for g in GRANULARITIES for r in ROWS] + [("", r) for r in ROWS]
+    classes += [(g, "") for g in GRANULARITIES] + [("", "")]
     for granularity, words in classes:
         mine = [
             row["us"] for row in rows if granularity in ("", row["granularity"]) and words in ("", row["rows"])
@@ -148,16 +156,16 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             ratios = [us[x] / us[y] for us in mine if x in us and y in us]
             cell = f"{geometric_mean(ratios):.3f} ({min(ratios):.3f})" if ratios else "-"
             cells += f"{cell:>26}"
-        lines.append(f"{name:24}{len(mine):4}{cells}")
+        lines.append(f"{name:36}{len(mine):4}{cells}")
     return lines
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--products", type=int, default=36)
+    parser.add_argument("--products", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=240.0, help="begin no product after this time")
+    parser.add_argument("--seconds", type=float, default=300.0, help="begin no product after this time")
     parser.add_argument("--backend", help="run gemmhub's products by this backend alone")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -23,6 +23,7 @@ from gemmhub.errors import DeviceError
 _log = logging.getLogger("gemmhub")
 
 Array = Any
+_FLOAT32, _UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 
 
 def quantized(
@@ -46,17 +47,21 @@ def quantized(
     if not backends:
         return None
     viewed = arrays.view(x.detach(), "x")
-    q = arrays.empty_strided_like(DeviceView(0, target, viewed.shape, _dense(viewed, target.itemsize)))
-    scales = arrays.empty(shape, np.dtype(np.float32)) if scale is None else scale.detach()
+    of_q, of_scale = _dense(viewed.shape, viewed.strides, target.itemsize), _dense(shape, (0,) * len(shape), 4)
+    q = arrays.empty_strided_like(DeviceView(0, target, viewed.shape, of_q))
+    scales = arrays.empty(shape, _FLOAT32) if scale is None else scale.detach()
     kept: list[Array] = []
 
     def scratch(nbytes: int) -> int:
-        kept.append(arrays.empty((nbytes,), np.dtype(np.uint8)))
-        return arrays.view(kept[-1], "scratch").address
+        kept.append(arrays.empty((nbytes,), _UINT8))
+        return int(kept[-1].data_ptr())
 
+    # What was made here needs none of the checks of view().
     task = Quantization(
-        arrays.device, viewed, arrays.view(q, "q"), arrays.view(scales, "scale"), granularity,
-        scale is not None, arrays.current_stream(), scratch,
+        arrays.device, viewed, DeviceView(int(q.data_ptr()), target, viewed.shape, of_q, q),
+        DeviceView(int(scales.data_ptr()), _FLOAT32, shape, of_scale, scales) if scale is None
+        else arrays.view(scales, "scale"),
+        granularity, scale is not None, arrays.current_stream(), scratch,
     )  # fmt: skip
     for entry, backend in backends:
         refusal = guarded(lambda: backend.quantize(task), "quantize()", "torch's operations quantize")  # noqa: B023
@@ -84,13 +89,13 @@ def _backends(arrays: DeviceArrays) -> list[tuple[str, Backend]]:
     return found
 
 
-def _dense(x: DeviceView, itemsize: int) -> tuple[int, ...]:
-    """Strides in bytes of a dense array with the shape of ``x``, whose dimensions have the order of x in memory.
+def _dense(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes of a dense array of this shape, whose dimensions have the order in memory that ``strides`` have.
 
-    Those that x repeats come first.
+    Those with a stride of 0 come first.
     """
-    strides, step = [0] * x.ndim, itemsize
-    for axis in sorted(range(x.ndim), key=lambda axis: (x.strides[axis] or inf, -axis)):
-        strides[axis] = step
-        step *= x.shape[axis]
-    return tuple(strides)
+    dense, step = [0] * len(shape), itemsize
+    for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis] or inf, -axis)):
+        dense[axis] = step
+        step *= shape[axis]
+    return tuple(dense)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import OrderedDict
 from collections.abc import Sequence
 from ctypes import c_int, c_int64, c_uint64
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from gemmhub_nvidia.images import Images
 from gemmhub_nvidia.launch import Function, Slot
 from gemmhub_nvidia.nvrtc import Source
 
+from gemmhub._base.evicting import keep
 from gemmhub.array_library import DeviceView
 from gemmhub.backend import Quantization
 from gemmhub.capability import Refusal
@@ -42,6 +44,8 @@ _TEAMS = (32, 128, 512)
 """Threads that read a row together."""
 _MAX_PARTS = 128
 """Largest number of parts of a column of tiles."""
+_KEPT = 1024
+"""The number of plans that are kept."""
 _MAX = 2**30
 """Largest number of rows, columns and tiles, which the kernel counts in 31 bits."""
 
@@ -273,24 +277,51 @@ def _steps_of(found: Matrices, given: bool) -> tuple[tuple[int, ...], tuple[int,
     return ((MAXIMA, CONVERT) if group[0] == 0 else (BLOCKS,)), group, 0
 
 
+class Ready(NamedTuple):
+    """A plan with its kernels on a device."""
+
+    params: Params
+    """Those of the plan; the addresses are another task's."""
+    launches: tuple[tuple[Function[Slot], int], ...]
+    """The kernels with their numbers of CTAs, in order."""
+    scratch_bytes: int
+
+
+def facts(task: Quantization) -> tuple[object, ...]:
+    """Return what the plan of a task depends on: all but addresses, of which alignments count."""
+    x, q = task.x, task.q
+    return (
+        task.granularity, task.given, x.dtype, x.shape, x.strides, x.address % 16, q.dtype, q.strides, q.address % 8,
+        task.scale.strides,
+    )  # fmt: skip
+
+
 class Quantizer:
     """The kernels for quantization, each compiled and loaded once for each device. Safe in any number of threads."""
 
     def __init__(self) -> None:
         self._functions: dict[tuple[int, Variant], Function[Slot]] = {}
         self._lock = locks.lock()
+        self._ready: OrderedDict[tuple[int, tuple[object, ...]], Ready] = OrderedDict()
+        """Plans by device and facts, the last that were made."""
 
     def run(self, task: Quantization, gpu: Gpu, images: Images) -> Refusal | None:
         """Launch ``task``. Raises CompilerError, DriverError, KernelError."""
-        planned = plan(task, gpu.sms)
-        if isinstance(planned, Refusal):
-            return planned
-        params, stream = planned.params, task.stream
-        params.maxima = task.scratch(planned.scratch_bytes) if planned.scratch_bytes else 0
-        for variant, grid in planned.launches:
-            function = self._function(gpu, variant, images)
+        key = gpu.index, facts(task)
+        ready = self._ready.get(key)
+        if ready is None:
+            planned = plan(task, gpu.sms)
+            if isinstance(planned, Refusal):
+                return planned
+            launches = tuple((self._function(gpu, variant, images), grid) for variant, grid in planned.launches)
+            ready = Ready(planned.params, launches, planned.scratch_bytes)
+            keep(self._ready, key, ready, _KEPT)
+        stream, maxima = task.stream, task.scratch(ready.scratch_bytes) if ready.scratch_bytes else 0
+        for function, grid in ready.launches:
             slot = function.take()
-            slot.arguments.p = params
+            slot.arguments.p = ready.params
+            p = slot.arguments.p
+            p.x, p.q, p.scale, p.maxima = task.x.address, task.q.address, task.scale.address, maxima
             slot.grid[0] = grid
             if not function.started(slot, stream):
                 with gpu:

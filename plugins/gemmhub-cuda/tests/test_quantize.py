@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import FakeMemory, Home
-from gemmhub_cuda.quantize import BLOCKS, GIVEN, ROWS, Variant, plan
+from gemmhub_cuda.quantize import BLOCKS, GIVEN, ROWS, Quantizer, Variant, facts, plan
 from quantizing import GRANULARITIES, dtype, hard_numbers, reference, same
 
 from gemmhub.array_library import DeviceView
@@ -77,6 +77,62 @@ def test_the_launches_of_a_call(home, backend, granularity):
     assert not {"cuModuleLoadData", "cuMemAlloc_v2", "cuStreamSynchronize"} & set(home.cuda.calls[calls:])
     assert home.cuda.complaints == []
     assert home.cuda.stack == []
+
+
+class Shifted(Call):
+    """A task in memory that is aligned to its elements alone."""
+
+    def _array(self, x):
+        made = self.memory.empty(x.nbytes + x.itemsize).view(x.dtype)[1 : x.size + 1].reshape(x.shape)
+        made[...] = x
+        return made
+
+
+@emulated
+@pytest.mark.parametrize("granularity", ["row", "tensor"])
+def test_equal_tasks_share_a_plan(home, monkeypatch, granularity):
+    """Whatever their addresses, but for alignments."""
+    backend, rng, planned = home.backend(), np.random.default_rng(), []
+    monkeypatch.setattr("gemmhub_cuda.quantize.plan", lambda *given: planned.append(given) or plan(*given))
+    for kind, count in ((Call, 1), (Call, 1), (Shifted, 2), (Call, 2), (Shifted, 2)):
+        call = kind(home, hard_numbers(rng, (70, 96), "bfloat16"), "int8", granularity)
+        assert backend.quantize(call.task) is None
+        call.check()
+        assert len(planned) == count
+    assert home.cuda.complaints == []
+
+
+def test_plans_differ_by_what_they_depend_on(home):
+    call = Call(home, np.ones((70, 96), np.float32), "int8", "row")
+    task, x, q, scale = call.task, call.task.x, call.task.q, call.task.scale
+
+    def other(view, **changes):
+        return DeviceView(**{name: changes.get(name, getattr(view, name)) for name in DeviceView.__slots__})
+
+    changed = [
+        replace(task, granularity="column"),
+        replace(task, given=True),
+        replace(task, x=other(x, dtype=dtype("bfloat16"))),
+        replace(task, x=other(x, shape=(96, 70))),
+        replace(task, x=other(x, strides=(400, 4))),
+        replace(task, x=other(x, address=x.address + 4)),
+        replace(task, q=other(q, dtype=dtype("float8_e5m2"))),
+        replace(task, q=other(q, strides=(100, 1))),
+        replace(task, q=other(q, address=q.address + 4)),
+        replace(task, scale=other(scale, strides=(8, 4))),
+    ]
+    assert len({facts(x) for x in [task, *changed]}) == 1 + len(changed)
+    assert facts(replace(task, x=other(x, address=x.address + 256), stream=7)) == facts(task)
+
+
+def test_plans_are_bounded(home, backend, monkeypatch):
+    monkeypatch.setattr("gemmhub_cuda.quantize._KEPT", 3)
+    quantizer = Quantizer()
+    gpu, images = backend.machine.gpus[0], backend.machine.images
+    monkeypatch.setattr(home.cuda, "execute", lambda kernel, launch: "")
+    for rows in range(1, 9):
+        assert quantizer.run(Call(home, np.ones((rows, 4), np.float32), "int8", "row").task, gpu, images) is None
+        assert len(quantizer._ready) <= 3
 
 
 @emulated

@@ -56,8 +56,8 @@ class HopperBackend(MachineBackend[probe.Machine]):
     by_bucket = True
     takes: ClassVar = {
         **BASIC, "activation": frozenset((*ACTIVATIONS, *GATED)), "reproducible": frozenset({"run", "batch"}),
-        "scale_a": None, "scale_b": None, "pre_activation": None, "groups": groups.DIVIDED, "symmetric": None,
-        "bias": frozenset({"n", "m", "batch n"}),
+        "scale_a": None, "scale_b": None, "scale_out": frozenset({"tensor"}), "amax": frozenset({"tensor"}),
+        "pre_activation": None, "groups": groups.DIVIDED, "symmetric": None, "bias": frozenset({"n", "m", "batch n"}),
     }  # fmt: skip
     compiles_expressions = True
 

@@ -5,7 +5,7 @@ Plain products have no c, bias or activation, a row-major a and result, b of eit
 
 * bfloat16, float16, tf32 and float32: every shape; of two bfloat16 planes, and of 8-bit operands, the pre-pass only;
 * split-K only where a goes through registers, and where b is not split in shared memory;
-* one vector of each dtype by a matrix of either order; two to eight by a matrix that is contiguous along K.
+* one vector of each wider dtype by a matrix of either order; two to eight by a matrix that is contiguous along K.
 
 What the wheel has (shipped.py) is left out. All other kernels are compiled when they are first needed.
 """
@@ -71,7 +71,7 @@ def vectors() -> list[GemvKernel]:
     """Return the kernels for vectors that are compiled."""
     return [
         kernel
-        for input_type in gemv_kernel.INPUTS
+        for input_type in gemv_kernel.BYTES
         for count in gemv_kernel.VECTORS
         for n_major in ((False, True) if count == 1 else (False,))
         for kernel in gemv_kernel.kernels(input_type, count, n_major, gemv_kernel.MAX_LOAD_BYTES)

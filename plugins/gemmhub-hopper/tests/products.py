@@ -689,3 +689,77 @@ EIGHT_BIT_PRODUCTS = (
     EightBitProduct(SMALL, 40, 72, 144, **_INT8, batch=(2,), scale_a="row", own_scales=True, swapped=True),
 )  # fmt: skip
 """Products of 8-bit operands, for tests/test_eight_bit.py on the host and tests/test_device_eight_bit.py on a card."""
+
+
+@dataclass(frozen=True)
+class Float8Result(EightBitProduct):
+    """A result of 8-bit floats, of operands of 8 or 16 bits; c is bfloat16."""
+
+    dtype: str = "float8_e4m3fn"
+    out: str | None = "float8_e4m3fn"
+    b: str = "col"
+    scale_out: float | None = None
+    amax: bool = False
+
+    def __str__(self):
+        words = [super().__str__(), f"times{self.scale_out}" if self.scale_out else "", "amax" if self.amax else ""]
+        return "-".join(filter(None, words))
+
+    @property
+    def problem(self):
+        asked = super().problem
+        facts = {"scale_out": Scale(None) if self.scale_out else None, "amax": Scale(None) if self.amax else None}
+        asked = asked.having(**{name: x for name, x in facts.items() if x is not None})
+        return asked.having(c=replace(asked.out, dtype=as_dtype("bfloat16"))) if self.beta else asked
+
+    def data(self, seed=0):
+        a, b, c, bias = super().data(seed)
+        return a, b, None if c is None else c.astype(bfloat16), bias
+
+    def wrong(self, result, exact):
+        largest = 448.0 if self.out == "float8_e4m3fn" else 57344.0
+        return super().wrong(result, np.clip(exact * (self.scale_out or 1), -largest, largest))
+
+
+_NARROW, _LINES = Shape(64, 16, 9, **_ONE), {"scale_out": 4.0, "amax": True}
+_BF16 = {"dtype": "bfloat16"}
+FLOAT8_RESULTS = (
+    # By TMA: as it is, transposed, saturating; of both formats.
+    Float8Result(SMALL, 64, 64, 32, **_LINES),
+    Float8Result(SMALL, 72, 144, 272, out="float8_e5m2", scale_out=512.0, amax=True),
+    Float8Result(SMALL, 80, 136, 400, swapped=True, d="col", **_LINES),
+    Float8Result(SMALL, 72, 144, 400, swapped=True, dtype_b="float8_e5m2", alpha=0.5),
+    Float8Result(SMALL, 80, 136, 272, d="col", scale_a="row", scale_b="column", **_LINES),
+    # By warps: odd rows and columns, any address; staging rows of 16, 32 and 64 bytes.
+    Float8Result(SMALL, 71, 133, 261, **_LINES),
+    Float8Result(SMALL, 71, 133, 261, swapped=True, out="float8_e5m2", **_LINES),
+    Float8Result(SMALL, 72, 144, 272, offset=3, amax=True),
+    Float8Result(SMALL, 73, 130, 272, d="col", offset=1, **_LINES),
+    Float8Result(_NARROW, 70, 37, 272, **_LINES),
+    Float8Result(_NARROW, 37, 70, 272, swapped=True, **_LINES),
+    Float8Result(_NARROW, 9, 144, 272, swapped=True, **_LINES),
+    Float8Result(_NARROW, 70, 48, 272, **_LINES),
+    Float8Result(Shape(64, 32, 5, **_ONE), 70, 45, 272, **_LINES),
+    Float8Result(Shape(64, 32, 5, **_ONE), 45, 70, 272, swapped=True, **_LINES),
+    Float8Result(SMALL, 1, 37, 72, **_LINES),
+    # Overlapping store blocks, two consumers, several fragments, clusters, CTAs that share K.
+    Float8Result(Shape(128, 160, 3), 136, 336, 272, scale_a="1x128", scale_b="128x128", **_LINES),
+    Float8Result(_TALL, 264, 272, 272, **_LINES),
+    Float8Result(Shape(64, 64, 3, cluster_k=4, **_ONE), 72, 144, 656, **_LINES),
+    # Epilogues; split-K by the last and by slices, in pairs and one by one; K passes; batches; no K.
+    Float8Result(SMALL, 71, 133, 272, alpha=0.5, beta=2, bias="n", activation="relu", **_LINES),
+    Float8Result(SMALL, 71, 144, 272, beta=-1, bias="m", scale_a="row", swapped=True, **_LINES),
+    Float8Result(SMALL, 72, 144, 1040, splits=3, **_LINES),
+    Float8Result(SMALL, 72, 56, 1040, splits=8, bias="n", **_LINES),
+    Float8Result(SMALL, 71, 55, 1040, splits=8, bias="m", swapped=True, **_LINES),
+    Float8Result(SMALL, 70, 73, 900, b="row", limit=COUNTERS + 2**16, scale_a="1x128", bias="n", **_LINES),
+    Float8Result(SMALL, 40, 80, 144, batch=(3,), scale_a="row", **_LINES),
+    Float8Result(SMALL, 40, 80, 0, bias="n", **_LINES),
+    # Of 16-bit operands, also in shifted rows.
+    Float8Result(SMALL, 72, 144, 136, **_BF16, **_LINES),
+    Float8Result(SMALL, 72, 133, 136, b="row", dtype="float16", out="float8_e5m2", swapped=True, **_LINES),
+    Float8Result(TURNS, 200, 144, 136, **_BF16, bias="n", activation="relu", **_LINES),
+    Float8Result(SMALL, 135, 72, 131, b="row", registers=True, **_BF16, **_LINES),
+    Float8Result(SMALL, 72, 135, 131, registers=True, swapped=True, **_BF16, **_LINES),
+)
+"""Results of 8-bit floats, for tests/test_float8_results.py on the host and test_device_eight_bit.py on a card."""

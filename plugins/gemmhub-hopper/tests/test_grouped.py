@@ -70,6 +70,10 @@ PRODUCTS = (
     ScaledGroups(Shape(64, 32, 3, **_ONE), MIXED, 411, 264, 400, swapped=True, granularity="blocks"),
     ScaledGroups(Shape(64, 64, 3, **_ONE), MIXED, 411, 72, 400, "n", d="col", granularity="blocks", out="float32"),
     ScaledGroups(SMALL, MIXED, 411, 136, 272, dtype="int8", out="int32"),
+    # Results of 8-bit floats.
+    ScaledGroups(SMALL, MIXED, 411, 144, 272, granularity="rows", out="float8_e5m2"),
+    ScaledGroups(Shape(64, 32, 3, **_ONE), MIXED, 411, 73, 272, swapped=True, out="float8_e5m2"),
+    GroupedProduct(SMALL, MIXED, 411, 72, 144, "k", a="col", out="float8_e5m2"),
     # Groups of the array beyond which there is nothing, one group, and none that has rows.
     GroupedProduct(SMALL, (65,), 65, 72, 72),
     GroupedProduct(SMALL, (0, 0, 0), 70, 72, 72, bias="n"),

@@ -243,6 +243,10 @@ def eight_bit_variants():
     found = [Variant(shape, form) for shape in EIGHT_BIT_SHAPES for form in forms]
     found += [Variant(shape, form, split_k=True) for shape in EIGHT_BIT_SHAPES for form in forms[:4]]
     large = [shape for shape in EIGHT_BIT_SHAPES if shape.m * shape.n >= 128 * 128]
+    narrow = [replace(form, output="float8_e4m3fn", addend=form.addend and "bfloat16") for form in forms]
+    found += [Variant(shape, form) for shape in large for form in narrow]
+    found += [Variant(shape, narrow[1], split_k=True) for shape in EIGHT_BIT_SHAPES]
+    found += [Variant(shape, replace(PLAIN, output="float8_e5m2", bias="n")) for shape in SHAPES[::4]]
     for input_type in EIGHT_BIT[1:-1]:
         found += [Variant(shape, replace(forms[1], input=input_type)) for shape in large]
     sums = Form(False, False, EIGHT_BIT[-1], "int32")

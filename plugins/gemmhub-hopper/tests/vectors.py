@@ -8,7 +8,7 @@ from gemmhub_hopper.candidates import gemv
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants import sources
 from gemmhub_hopper.variants.config import Shape
-from products import Product
+from products import EightBitProduct, Product
 
 from gemmhub.dtypes import as_dtype
 
@@ -58,6 +58,50 @@ def mixed(m, n, k, b="row", types=("bfloat16", "float32"), spread=32, **more):
     return vector(m, n, k, b, "float32", spread, types=types, **more)
 
 
+@dataclass(frozen=True)
+class EightBitVector(Vector, EightBitProduct):
+    """The same of 8-bit operands."""
+
+    def __str__(self):
+        words = [super().__str__(), self.out, self.dtype_b, self.scale_a, self.scale_b]
+        return "-".join(filter(None, words))
+
+
+def eight_bit(m, n, k, b="col", dtype="float8_e4m3fn", spread=32, out="float32", **more):
+    return EightBitVector(Shape(64, 64, 2), m, n, k, b=b, dtype=dtype, spread=spread, out=out, **more)
+
+
+_ROWS, _BLOCKS = {"scale_a": "row", "scale_b": "column"}, {"scale_a": "1x128", "scale_b": "128x128"}
+_E5M2, _INT8 = {"dtype": "float8_e5m2"}, {"dtype": "int8"}
+EIGHT_BIT_VECTORS = (
+    # Contiguous along K: loads of 16, 8, 4, 2 and 1 bytes, K in a warp, several warps, the CTA and several CTAs.
+    *(eight_bit(m, 70, 656, **_ROWS) for m in (1, 2, 3, 8)),
+    *(eight_bit(1, 70, 656, dtype_b="float8_e5m2", spread=x, out="bfloat16") for x in (8, 64, 256, 512)),
+    *(eight_bit(1, 33, k, **_E5M2) for k in (264, 268, 270, 271)),
+    *(eight_bit(m, 33, 271, dtype_b="float8_e5m2", **_E5M2) for m in (1, 5)),
+    # Scales of blocks, with a K that ends within one; as they are, and swapped.
+    *(eight_bit(m, 200, 656, **_BLOCKS) for m in (1, 2, 4, 7)), eight_bit(1, 70, 267, spread=256, **_BLOCKS),
+    eight_bit(3, 70, 400, scale_a="1x128", scale_b="128x1", out="float16"), eight_bit(8, 70, 400, scale_b="128x1"),
+    eight_bit(140, 2, 400, a="row", scale_a="1x128", scale_b="128x128", spread=64),
+    eight_bit(1, 70, 400, scale_a="tensor x 128", scale_b="column", bias="n", activation="relu", mn_major_scales=True),
+    # Contiguous along N, also with loads by cp.async.
+    *(eight_bit(m, 208, 137, b="row", **_ROWS) for m in (1, 2, 4, 8)),
+    eight_bit(1, 101, 137, b="row", **_E5M2), eight_bit(1, 208, 300, b="row", spread="32a", scale_a="tensor"),
+    eight_bit(104, 1, 64, a="col", spread="64", scale_b="tensor", out="bfloat16"),
+    # Integers: four at a time, one by one, and wrapping sums of several CTAs.
+    *(eight_bit(m, 70, 656, out="int32", **_INT8) for m in (1, 4, 8)),
+    eight_bit(1, 33, 263, out="int32", **_INT8), eight_bit(2, 33, 262, **_ROWS, **_INT8),
+    eight_bit(1, 70, 656, spread=512, out="int32", **_INT8),
+    eight_bit(1, 208, 300, b="row", spread="128a", out="int32", **_INT8),
+    *(eight_bit(m, 208, 137, b="row", out="int32", **_INT8) for m in (1, 3, 8)),
+    eight_bit(100, 1, 656, a="row", out="int32", **_INT8),
+    eight_bit(5, 72, 64, bias="m", activation="relu", **_ROWS, **_INT8),
+    # Epilogues, batches, no k.
+    eight_bit(5, 72, 64, alpha=0.5, beta=2, bias="m", activation="relu", batch=(2,), **_ROWS),
+    eight_bit(1, 72, 272, batch=(3,), own_scales=True, out="bfloat16", **_BLOCKS),
+    eight_bit(1, 72, 64, alpha=0, beta=1, **_ROWS), eight_bit(3, 72, 0, bias="n", **_BLOCKS),
+)  # fmt: skip
+"""As VECTORS, for tests/test_eight_bit_gemv.py on the host and tests/test_device_eight_bit.py on a card."""
 _F16 = ("float16", "float32")
 _BY_F16, _BY_BF16 = ("float32", "float16"), ("float32", "bfloat16")
 MIXED = (

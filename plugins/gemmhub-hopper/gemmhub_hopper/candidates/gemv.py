@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from gemmhub_hopper.lowering.lower import Lowering
 from gemmhub_hopper.lowering.operands import FROM_BF16, FROM_F16, OperandAccess
-from gemmhub_hopper.variants.config import ACTIVATIONS, F16X3
+from gemmhub_hopper.variants.config import ACTIVATIONS, EIGHT_BIT_DTYPES, F16X3, FLOAT8_RESULTS
 from gemmhub_hopper.variants.gemv_kernel import (
     MAX_LOAD_BYTES,
     MAX_VECTORS,
@@ -96,6 +96,7 @@ class _Family(NamedTuple):
     load_bytes: int
     strided_x: bool
     x_input: str
+    block_scales: bool
     staged: tuple[tuple[int, int], ...]
     """Threads and CTAs that share K in the staged kernels that there are for it."""
     added: str | None
@@ -107,7 +108,7 @@ def _kernels_of(family: _Family) -> dict[str, GemvKernel]:
     """Return the kernels by name."""
     input_type, vectors, n_major, load = family[:4]
     family_kernels = [
-        replace(kernel, strided_x=family.strided_x, x_input=family.x_input)
+        replace(kernel, strided_x=family.strided_x, x_input=family.x_input, block_scales=family.block_scales)
         for kernel in kernels(input_type, vectors, n_major, load)
         if vectors <= VECTORS[-1]
     ]
@@ -144,6 +145,9 @@ def _readable(lowerings: Iterable[Lowering]) -> tuple[Lowering, _Family] | None:
     if not (k_major or lowering.n == 1 or w.strides[0] == 1):
         return None
     strided_x = k_major and lowering.k > 1 and x.strides[1] != 1
+    blocks = lowering.form.scales == "blocks"
+    if size == 1 and (strided_x or (blocks and not k_major)):
+        return None
     inner, outer, ld = (lowering.k, lowering.n, w.strides[0]) if k_major else (lowering.n, lowering.k, w.strides[1])
     units = [w.alignment, inner * size, w.strides[2] * size, ld * size if outer > 1 else 0]
     if k_major and not strided_x:
@@ -154,6 +158,9 @@ def _readable(lowerings: Iterable[Lowering]) -> tuple[Lowering, _Family] | None:
     crowded = strided_x and vectors > 2 and size == 2
     # A load of x has as many elements as one of w, and at most as many bytes.
     wide_x = k_major and x.size > size
+    # Of 8 bits a load has twice as many elements: sums of as many columns, or vectors that are converted.
+    of_vectors = vectors == VECTORS[-1] and lowering.form.float8
+    crowded = crowded or (size == 1 and (of_vectors if k_major else vectors > 2))
     load = math.gcd(MAX_LOAD_BYTES // 2 if crowded or wide_x else MAX_LOAD_BYTES, *units)
     if load < size:
         return None
@@ -162,7 +169,7 @@ def _readable(lowerings: Iterable[Lowering]) -> tuple[Lowering, _Family] | None:
     staged = input_type == "float32" and not x_input and load == MAX_LOAD_BYTES and _stageable(x, lowering.k)
     divisions, activation = _STAGED if staged else (), lowering.form.activation
     added = None if activation in ACTIVATIONS else activation
-    return lowering, _Family(input_type, vectors, not k_major, load, strided_x, x_input, divisions, added)
+    return lowering, _Family(input_type, vectors, not k_major, load, strided_x, x_input, blocks, divisions, added)
 
 
 def _taken(lowerings: Iterable[Lowering]) -> Lowering | None:
@@ -182,15 +189,18 @@ def _is_taken(lowering: Lowering) -> bool:
 
     Operands of two dtypes have lowerings by planes only: their accesses have the same strides. Nothing is mirrored.
     """
-    if lowering.form.symmetric:
+    if lowering.form.symmetric or lowering.form.output in FLOAT8_RESULTS:
         return False
     if lowering.a.source_format in _WIDENED or lowering.b.source_format in _WIDENED:
         return True
-    return not lowering.form.registers_a and lowering.form.input != F16X3 and lowering.form.input_bytes > 1
+    return not lowering.form.registers_a and lowering.form.input != F16X3
 
 
 def _dtype(lowering: Lowering, operand: OperandAccess) -> str:
     """Return the dtype of an operand: a key of :data:`INPUTS`."""
+    if lowering.form.input_bytes == 1:
+        a, b = lowering.form.input.split(".")
+        return EIGHT_BIT_DTYPES[a if operand is lowering.a else b]
     widened = _WIDENED.get(operand.source_format)
     return widened or ("float32" if operand.size == 4 else lowering.form.input)
 

@@ -236,7 +236,9 @@ def by_scheme(lowerings: tuple[Lowering, ...]) -> list[tuple[Lowering, ...]]:
 
 
 def measured(choice: Choice | GemvChoice, card: Card) -> bool:
-    """Return whether a correction for such candidates was fitted on this card."""
+    """Return whether a correction for such candidates was fitted on this card. That of vectors has none of 8 bits."""
+    if isinstance(choice, GemvChoice) and choice.lowering.b.size == 1:
+        return False
     return corrections.find(corrections.network_of(choice), card) is not None
 
 
@@ -335,9 +337,9 @@ def vectors(lowerings: tuple[Lowering, ...], card: Card) -> list[tuple[float, Ge
     correction = corrections.find("vectors", card) if choices else None
     if correction is not None:
         rows = [corrections.vector_features(choice, t, card) for choice, t in zip(choices, seconds)]
-        # The corrections were trained before there were staged kernels, which the model alone estimates. Its constants
-        # were fitted to at most eight vectors.
-        staged = [choice.kernel.staged for choice in choices]
+        # The corrections were trained before there were staged kernels, and those of 8 bits: the model alone estimates
+        # them. Its constants were fitted to at most eight vectors.
+        modelled = [choice.kernel.staged or choice.lowering.b.size == 1 for choice in choices]
         alone = [UNMEASURED if choice.kernel.vectors > VECTORS[-1] else 1.0 for choice in choices]
-        seconds = (np.array(seconds) * np.where(staged, alone, correction.factors(rows))).tolist()
+        seconds = (np.array(seconds) * np.where(modelled, alone, correction.factors(rows))).tolist()
     return sorted(zip(seconds, choices), key=lambda x: x[0])

@@ -50,7 +50,7 @@ template <u32 bytes>
 DEVICE void fill_rows(const Params& p, AddendRows c, u32 box, TileContext ctx) {
     using Unit = AddendUnit<bytes>;
     constexpr u32 AT_ONCE = bytes == 2 ? 8 : 1;  // loads to registers before the first one is stored
-    static_assert(Unit::COUNT % (32 * AT_ONCE) == 0, "all lanes have units");
+    static_assert(!kStagedAddend || Unit::COUNT % (32 * AT_ONCE) == 0, "all lanes have units");
 #pragma unroll 1
     for (u32 first = ctx.lane; first < Unit::COUNT; first += 32 * AT_ONCE) {
         u32 half[AT_ONCE][1];

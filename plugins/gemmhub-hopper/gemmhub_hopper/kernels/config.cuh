@@ -48,7 +48,8 @@ constexpr bool kSplitPlanesB =
 // tf32 that is contiguous along M, in columns that TMA cannot take as they are (shifted_rows.cuh).
 constexpr bool kShiftedColumns = GEMM_SHIFTED_COLUMNS;
 
-// Element types of D, C and the bias: 0 bfloat16, 1 float16, 2 float32; of D alone 3, the int32 sums themselves.
+// Element types of D, C and the bias: 0 bfloat16, 1 float16, 2 float32; of D alone 3, the int32 sums themselves, 4 e4m3 and
+// 5 e5m2.
 constexpr int kOutput = GEMM_OUTPUT;
 constexpr bool kTransposedD = GEMM_TRANSPOSED_D;  // D and C are contiguous along M; else along N
 constexpr bool kTmaStore = GEMM_TMA_STORE;        // TMA stores D from shared memory; else warps do
@@ -93,7 +94,8 @@ constexpr u32 kInputBytes = kFloat8 || kInt8 ? 1 : kInput == TF32_INPUT ? 4 : 2;
 constexpr u32 BLOCK_K = BLOCK_K_BYTES / kInputBytes;                     // elements of K in a stage
 constexpr u32 kNumKSteps = BLOCK_K_BYTES / 32;                           // of wgmma in a stage
 constexpr bool kWgmmaMnMajorB = kMnMajorB && !kSplitPlanesB;             // as wgmma reads B
-constexpr u32 kOutputBytes = kOutput >= 2 ? 4 : 2;
+constexpr bool kFloat8Result = kOutput >= 4;
+constexpr u32 kOutputBytes = kFloat8Result ? 1 : kOutput >= 2 ? 4 : 2;
 // Consumer 1 follows consumer 0 (f16_emulation.cuh).
 constexpr bool kStaggered = ((kInput == F16X3_INPUT && !kRegistersA) || kFloat8) && kNumConsumers == 2;
 constexpr bool kRepairs = kInput == SPLIT_INPUT;  // elements may be recomputed (repair.cuh)

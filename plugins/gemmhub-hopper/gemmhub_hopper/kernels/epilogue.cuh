@@ -42,6 +42,31 @@ DEVICE float value_of(int sum) {
 
 DEVICE u32 pack(float low, float high) { return kOutput == 0 ? pack_bf16(low, high) : pack_f16(low, high); }
 
+// Results of 8-bit floats: the factor that brings them into their range, and the largest magnitude before it. As bits
+// magnitudes are in order, and NaN is above all.
+struct ResultRange {
+    float scale;
+    u32 largest;
+
+    DEVICE ResultRange(const Params& p) : scale(1.0f), largest(0) {
+        if (kFloat8Result && p.result_scale) scale = *p.result_scale;
+    }
+
+    // `there`: the element is one of D.
+    DEVICE float scaled(float v, bool there) {
+        const u32 bits = there ? __float_as_uint(v) & 0x7fffffffu : 0;
+        largest = largest > bits ? largest : bits;
+        return v * scale;
+    }
+
+    // By all threads of a warp, when they have no more elements.
+    DEVICE void close(const Params& p) const {
+        if (!kFloat8Result || !p.largest) return;
+        const u32 of_warp = warp_max(largest);
+        if (lane_id() == 0) raise_to(p.largest, of_warp);
+    }
+};
+
 // The epilogue of one 64-row fragment: what depends on this thread's rows and column, so that little is left to do for an
 // element.
 struct EpilogueFragment {
@@ -55,9 +80,10 @@ struct EpilogueFragment {
     float scale_m[2];  // kScaled 1: likewise
     int group;
     bool before = false;  // whether elements are finished but for the activation
+    ResultRange range;  // kFloat8Result
 
     DEVICE EpilogueFragment(const Params& p, const TileCoord& at, int number)
-        : row(at.row + 64 * number), column(at.column), group(at.group) {
+        : row(at.row + 64 * number), column(at.column), group(at.group), range(p) {
         // Opaque, so that addresses and comparisons of one fragment do not occupy registers until the next one.
         rows = at.rows_end(p) - row, columns = opaque(static_cast<int>(kArity) * at.columns_end(p) - column);
         c_ld = opaque(p.c_ld), d_ld = opaque(p.d_ld);
@@ -128,11 +154,15 @@ DEVICE void add_terms(const Params& p, const EpilogueFragment& fragment, float (
 }
 
 // Finishes the four elements of 8-column block `j`, where they have no gate.
-DEVICE void finish(const Params& p, const EpilogueFragment& fragment, float (&v)[4], const float (&c)[4], int j) {
+DEVICE void finish(const Params& p, EpilogueFragment& fragment, float (&v)[4], const float (&c)[4], int j) {
     add_terms(p, fragment, v, c, 8 * j);
     if (kOutput != 3 && !(kStoresBefore && fragment.before)) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) v[i] = activated<kActivation>(v[i]);
+        for (int i = 0; i < 4; ++i) {
+            v[i] = activated<kActivation>(v[i]);
+            if constexpr (kFloat8Result)
+                v[i] = fragment.range.scaled(v[i], kRowsApart * (i / 2) < fragment.rows && 8 * j + i % 2 < fragment.columns);
+        }
     }
 }
 
@@ -151,6 +181,8 @@ DEVICE void store_direct(const Params& p, const EpilogueFragment& fragment, cons
                     float low, high;
                 };
                 *reinterpret_cast<Pair*>(static_cast<float*>(p.d) + at) = {v[2 * h], v[2 * h + 1]};
+            } else if constexpr (kFloat8Result) {
+                store_half(static_cast<char*>(p.d) + at, pack_float8<kStored>(v[2 * h], v[2 * h + 1]));
             } else {
                 *reinterpret_cast<u32*>(static_cast<u16*>(p.d) + at) = pack(v[2 * h], v[2 * h + 1]);
             }
@@ -164,7 +196,7 @@ DEVICE void store_direct(const Params& p, const EpilogueFragment& fragment, cons
 
 // The four elements of 8-column block `j` of D, finished. With HALVES gates are in that block of the accumulators, ups in the
 // one that is half of them further.
-DEVICE void finish_quad(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], float (&v)[4],
+DEVICE void finish_quad(const Params& p, EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], float (&v)[4],
                         float (&c)[4], int j) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) v[r] = value_of(acc[4 * j + r]);
@@ -194,7 +226,7 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j) {
 }
 
 // Fills the staging buffer at `address` with 16-bit elements, from 8-column block `eight` of the tile on.
-DEVICE void stage_16_bits(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 eight,
+DEVICE void stage_16_bits(const Params& p, EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 eight,
                           u32 address) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
 #pragma unroll
@@ -267,7 +299,7 @@ DEVICE u32 staging_offset(u32 warp, u32 lane, u32 j, u32 h, u32 e) {
 }
 
 // Fills the staging buffer at `address` with float32 elements, from 8-column block `eight` of the tile on.
-DEVICE void stage_floats(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 eight,
+DEVICE void stage_floats(const Params& p, EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 eight,
                          u32 address) {
     const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
     if constexpr (kTransposedD) {
@@ -350,12 +382,53 @@ DEVICE void stage_neighbours(const Params& p, const EpilogueFragment& fragment, 
     }
 }
 
+// Fills the staging buffer at `address` with 8-bit floats, from 8-column block `eight` of the tile on: two at a time.
+//
+// Transposed, two neighbours are rows of a column. Where a thread has rows that are eight apart, it gives the lane with the row
+// above or below its elements of one column for those of the other.
+//
+// Banks: a buffer that is 64 bytes wide has unit x of its row r at 4 (r % 2) + (x ^ r / 2 % 4), so the eight rows of a store
+// are in eight different units of 16 bytes; transposed, four columns are, each with eight neighbours.
+DEVICE void stage_8_bits(const Params& p, EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 eight, u32 address) {
+    const u32 warp = threadIdx.x % 128 / 32, lane = lane_id();
+#pragma unroll
+    for (u32 j = 0; j < STORE_BLOCK_N / 8; ++j) {
+        float v[4], c[4];
+        finish_quad(p, fragment, acc, v, c, eight + j);
+        const u32 column = 8 * j + 2 * (lane % 4);
+        if constexpr (!kTransposedD) {
+#pragma unroll
+            for (u32 h = 0; h < 2; ++h)
+                store_staged(address + swizzled((16 * warp + 8 * h + lane / 4) * STORE_ROW_BYTES + column, STORE_ROW_BYTES),
+                             pack_float8<kStored>(v[2 * h], v[2 * h + 1]));
+        } else if constexpr (kShiftedRows) {
+#pragma unroll
+            for (u32 e = 0; e < 2; ++e)
+                store_staged(address + swizzled((column + e) * STORE_ROW_BYTES + fragment_row(warp, lane), STORE_ROW_BYTES),
+                             pack_float8<kStored>(v[e], v[2 + e]));
+        } else {
+            const u32 odd = lane / 4 % 2;  // keeps its elements of the second column
+            const u32 kept = pack_float8<kStored>(odd ? v[1] : v[0], odd ? v[3] : v[2]);
+            const u32 given = pack_float8<kStored>(odd ? v[0] : v[1], odd ? v[2] : v[3]);
+            const u32 taken = __float_as_uint(shuffle_xor(__uint_as_float(given), 4));
+            const u32 above = odd ? taken : kept, below = odd ? kept : taken;
+#pragma unroll
+            for (u32 h = 0; h < 2; ++h)
+                store_staged(address + swizzled((column + odd) * STORE_ROW_BYTES + 16 * warp + 8 * h + lane / 8 * 2,
+                                                STORE_ROW_BYTES),
+                             static_cast<u16>((above >> 8 * h & 0xff) | (below >> 8 * h & 0xff) << 8));
+        }
+    }
+}
+
 // Fills the staging buffer at `address` with STORE_BLOCK_N columns of a fragment, from `column` of the tile on.
-DEVICE void stage(const Params& p, const EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 column, u32 address) {
+DEVICE void stage(const Params& p, EpilogueFragment& fragment, const Sum (&acc)[SUM_N / 2], u32 column, u32 address) {
     if constexpr (kGate == NEIGHBOURS)
         stage_neighbours(p, fragment, acc, column, address);
     else if constexpr (kOutputBytes == 4)
         stage_floats(p, fragment, acc, column / 8, address);
+    else if constexpr (kFloat8Result)
+        stage_8_bits(p, fragment, acc, column / 8, address);
     else
         stage_16_bits(p, fragment, acc, column / 8, address);
 }
@@ -386,7 +459,7 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
     const u32 staging = ctx.smem + SMEM_STORE_OFFSET + ctx.warpgroup * kNumStoreStages * SMEM_STORE_BYTES;
 #pragma unroll
     for (u32 i = 0; i < kNumFragments; ++i) {
-        const EpilogueFragment fragment(p, at, i);
+        EpilogueFragment fragment(p, at, i);
 #pragma unroll
         for (u32 block = 0; block < kNumStoreBlocks; ++block) {
             const u32 column = store_column(block);
@@ -417,6 +490,7 @@ DEVICE void store_by_tma(const Params& p, const TensorMap* map, Results& acc, co
                 tma_store_commit();
             }
         }
+        fragment.range.close(p);
     }
 }
 
@@ -426,6 +500,8 @@ DEVICE void store_staged_element(char* at, u32 box, u32 from, u32 element) {
     const u32 address = box + swizzled(from + kOutputBytes * element, row_bytes);
     if constexpr (kOutputBytes == 4)
         store_word(at + 4 * element, load_shared(address));
+    else if constexpr (kFloat8Result)
+        store_byte(at + element, load_shared_byte(address));
     else
         store_half(at + 2 * element, load_shared_half(address));
 }
@@ -451,9 +527,10 @@ template <u32 row_bytes = STORE_ROW_BYTES, u32 box_bytes = STORE_BOX_BYTES>
 DEVICE void store_rows(const StoredMatrix& to, u32 box, long long row, int column, int rows, int columns, int batch,
                        TileContext ctx) {
     constexpr u32 UNITS = row_bytes / 16, AT_ONCE = 32 / UNITS;  // units of a row; rows that a warp stores at once
-    constexpr u32 ROWS = box_bytes / row_bytes / 4;        // of a warp
+    constexpr u32 ROWS = box_bytes / row_bytes / 4;              // of a warp
     constexpr int ELEMENTS = row_bytes / kOutputBytes, PER_UNIT = 16 / kOutputBytes;
-    static_assert(ROWS % AT_ONCE == 0, "all lanes have rows");
+    static_assert(ROWS % AT_ONCE == 0 || kFloat8Result, "all lanes have rows");
+    if (AT_ONCE > ROWS && ctx.lane / UNITS >= ROWS) return;
     const u32 unit = ctx.lane % UNITS, first = ctx.warp * ROWS + ctx.lane / UNITS;
     const int end = columns < ELEMENTS ? columns : ELEMENTS;
     const long long ld = kOutputBytes * to.ld;
@@ -476,7 +553,7 @@ DEVICE void store_rows(const StoredMatrix& to, u32 box, long long row, int colum
 #pragma unroll
         for (int i = 0; i < 5; ++i) w[i] = shift & 4 ? w[i + 1] : w[i];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) x[i] = kOutputBytes == 4 ? w[i] : shift_pair(w[i], w[i + 1], 8 * (shift & 2));
+        for (int i = 0; i < 4; ++i) x[i] = kOutputBytes == 4 ? w[i] : shift_pair(w[i], w[i + 1], 8 * (shift & (kFloat8Result ? 3 : 2)));
         const int head = shift / kOutputBytes, element = head + PER_UNIT * unit;
         if (element + PER_UNIT <= end) store_words(at + kOutputBytes * element, x[0], x[1], x[2], x[3]);
         const int tail = end < head ? end : end - (end - head & PER_UNIT - 1);
@@ -521,6 +598,7 @@ DEVICE void store_by_rows(const Params& p, const StoredMatrix& to, Results& acc,
                 store_rows(to, address, m, n, rows_end - m, columns_end - n, at.batch, ctx);
             }
         }
+        fragment.range.close(p);
     }
 }
 

@@ -5,21 +5,25 @@
 // kUnroll loads under way at a time, and multiplies. kSplitThreads threads of a CTA share the K of a column of results,
 // and so do the CTAs of a cluster. So a result is one sum of each of these threads, and they are added in the order of
 // lanes, warps and CTAs. X and W may have two dtypes: each element is converted to float, which is exact, where it is used.
+// Products of int8 are summed in int32, modulo 2^32, four at a time where both lie along K.
 //
 //     N-major   a thread has kLoadElements contiguous columns of results, and every kStride-th row of W
-//     K-major   a thread has kNumRows columns of results, and every kStride-th load of their rows of W
+//     K-major   a thread has kNumRows columns of results, and every kStride-th load of their rows of W; with scales for
+//               blocks of K, the sum of a load, which is in one block, is multiplied by those of its row and column
 //     staged    several vectors of float32: kNumRows loads of a thread are a block of 4 x 4 elements of W in both orders,
 //               and the CTA keeps its elements of X in shared memory
 #include "elements.cuh"
 #include "pdl.cuh"
+#include "scales.cuh"
 #include "types.cuh"
 
 // Macros with the prefix GEMV_ are defined by variants/gemv_kernel.py; no line but these reads them.
-constexpr int kInput = GEMV_INPUT;                 // of W: 0 bfloat16, 1 float16, 2 float32
+constexpr int kInput = GEMV_INPUT;                 // of W: 0 bfloat16, 1 float16, 2 float32, 3 e4m3, 4 e5m2, 5 int8
 constexpr int kXInput = GEMV_X_INPUT;              // of X
 constexpr u32 kNumVectors = GEMV_NUM_VECTORS;      // 1, 2, 4 or 8; 16 with kStaged
 constexpr bool kNMajor = GEMV_N_MAJOR;             // W is contiguous along N; else along K
 constexpr bool kStridedX = GEMV_STRIDED_X;         // X is not contiguous along K: its elements are loaded one by one
+constexpr bool kBlockScales = GEMV_BLOCK_SCALES;   // K-major only
 constexpr u32 kLoadBytes = GEMV_LOAD_BYTES;        // of a load; rows of W begin at multiples of it and are as long
 constexpr u32 kSplitThreads = GEMV_SPLIT_THREADS;  // threads of a CTA that share the K of a result; a power of two
 constexpr u32 kClusterSize = GEMV_CLUSTER_SIZE;    // CTAs that share the K of a result
@@ -31,8 +35,10 @@ constexpr u32 kMinCtasPerSm = GEMV_MIN_CTAS_PER_SM;  // occupancy that registers
 constexpr u32 kSharedBytes = GEMV_SHARED_BYTES;      // dynamic shared memory of a launch
 
 constexpr bool kStaged = kCpAsync && kNumVectors > 1;
+constexpr bool kInt8 = kInput == 5;
+DEVICE constexpr u32 bytes_of(int input) { return input == 2 ? 4 : input < 2 ? 2 : 1; }
 constexpr u32 kNumThreads = 256, kNumRows = 4, kUnroll = kNumVectors < 8 || kStaged ? 8 : 4;
-constexpr u32 kLoadElements = kLoadBytes / (kInput == 2 ? 4 : 2);
+constexpr u32 kLoadElements = kLoadBytes / bytes_of(kInput);
 constexpr u32 kRowThreads = kNMajor ? kNumThreads / kSplitThreads : 1;  // neighbouring threads that read one row of W
 constexpr u32 kColumnsPerThread = kNMajor ? kLoadElements : kNumRows;
 constexpr u32 BLOCK_N = kNumThreads / kSplitThreads * kColumnsPerThread;  // columns of results of a CTA
@@ -73,11 +79,12 @@ struct GemvParams {
     float alpha, beta;
     int next;  // PDL: when the next kernel may begin: STARTED, SUMMED or else at the end
     int padding;
+    Scales row_scales, column_scales;  // 8-bit operands: of X and of W
 };
-static_assert(sizeof(GemvParams) == 184, "gemv_launch.py has the same structure");
+static_assert(sizeof(GemvParams) == 264, "gemv_launch.py has the same structure");
 
 template <int input>
-using ElementOf = Select<input == 2, float, u16>;
+using ElementOf = Select<input == 2, float, Select<(input < 2), u16, unsigned char>>;
 using Element = ElementOf<kInput>;
 using XElement = ElementOf<kXInput>;
 // Of a load of X: one element for each one of W along K.
@@ -90,7 +97,9 @@ struct Elements {
 
     // Zeros where `there` is false.
     DEVICE void load(const ElementOf<input>* from, bool there) {
-        if constexpr (bytes == 2)
+        if constexpr (bytes == 1)
+            load_byte_if(from, there, words);
+        else if constexpr (bytes == 2)
             load_half_if(from, there, words);
         else
             load_if(from, there, words);
@@ -98,13 +107,38 @@ struct Elements {
 
     DEVICE float operator[](u32 i) const {
         if constexpr (input == 2) return __uint_as_float(words[i]);
+        if constexpr (input == 3) {
+            const u32 two = unpack_e4m3(static_cast<u16>(words[i / 4] >> 16 * (i / 2 % 2)));
+            return from_f16(static_cast<u16>(two >> 16 * (i % 2)));
+        }
+        // An e5m2 is the upper half of a float16.
+        if constexpr (input == 4) return from_f16(static_cast<u16>((words[i / 4] >> 8 * (i % 4) & 0xff) << 8));
         const u32 word = words[i / 2];
         if constexpr (input == 0) return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
         return from_f16(static_cast<u16>(i % 2 ? word >> 16 : word));
     }
+
+    // Of int8.
+    DEVICE int integer(u32 i) const { return static_cast<signed char>(words[i / 4] >> 8 * (i % 4) & 0xff); }
 };
 
-using Sums = float[kNumVectors][kColumnsPerThread];
+using Sum = Select<kInt8, int, float>;
+using Sums = Sum[kNumVectors][kColumnsPerThread];
+
+// Adds the product of element `i` of `x` and `j` of `w`.
+template <class X, class W>
+DEVICE void add_product(Sum& sum, const X& x, u32 i, const W& w, u32 j) {
+    if constexpr (kInt8)
+        sum = static_cast<int>(static_cast<u32>(sum) + static_cast<u32>(x.integer(i) * w.integer(j)));
+    else
+        sum += x[i] * w[j];
+}
+
+// Sums between threads, as bits.
+DEVICE float bits_of(float sum) { return sum; }
+DEVICE float bits_of(int sum) { return __uint_as_float(static_cast<u32>(sum)); }
+DEVICE void add_bits(float& sum, float bits) { sum += bits; }
+DEVICE void add_bits(int& sum, float bits) { sum = static_cast<int>(static_cast<u32>(sum) + __float_as_uint(bits)); }
 
 // Where the vectors begin; vectors beyond the last are read as the last one.
 using Vectors = const XElement* [kNumVectors];
@@ -151,7 +185,7 @@ DEVICE void add_rows_async(const GemvParams& p, const Vectors& x, const Element*
 #pragma unroll
             for (u32 v = 0; v < kNumVectors; ++v)
 #pragma unroll
-                for (u32 i = 0; i < kLoadElements; ++i) sums[v][i] += factors[u][v][0] * loaded[i];
+                for (u32 i = 0; i < kLoadElements; ++i) add_product(sums[v][i], factors[u][v], 0, loaded, i);
         }
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u)
@@ -178,7 +212,7 @@ DEVICE void add_rows(const GemvParams& p, const Vectors& x, const Element* w, in
 #pragma unroll
             for (u32 v = 0; v < kNumVectors; ++v)
 #pragma unroll
-                for (u32 i = 0; i < kLoadElements; ++i) sums[v][i] += factors[u][v][0] * loaded[u][i];
+                for (u32 i = 0; i < kLoadElements; ++i) add_product(sums[v][i], factors[u][v], 0, loaded[u], i);
     }
 }
 
@@ -240,7 +274,7 @@ DEVICE void add_blocks(const GemvParams& p, const XElement* x, const Element* w,
             for (u32 r = 0; r < kNumRows; ++r) {
                 const float element[4] = {loaded[r].x, loaded[r].y, loaded[r].z, loaded[r].w};
 #pragma unroll
-                for (u32 i = 0; i < 4; ++i) sums[v][kNMajor ? i : r] += factor[kNMajor ? r : i] * element[i];
+                for (u32 i = 0; i < 4; ++i) sums[v][kNMajor ? i : r] += static_cast<Sum>(factor[kNMajor ? r : i] * element[i]);
             }
         }
     }
@@ -248,7 +282,26 @@ DEVICE void add_blocks(const GemvParams& p, const XElement* x, const Element* w,
     block_sync();  // sums overwrite what was loaded
 }
 
-DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, Sums& sums) {
+// Adds the products of int8 loads, four at a time.
+template <class Factors, class Loaded>
+DEVICE void add_fours(const Factors& factors, const Loaded& loaded, Sums& sums) {
+    constexpr u32 COUNT = kLoadBytes < 4 ? 1 : kLoadBytes / 4;
+#pragma unroll
+    for (u32 i = 0; i < COUNT; ++i)
+#pragma unroll
+        for (u32 v = 0; v < kNumVectors; ++v)
+#pragma unroll
+            for (u32 r = 0; r < kNumRows; ++r) sums[v][r] = dot_int8(factors[v].words[i], loaded[r].words[i], sums[v][r]);
+}
+
+// The scale of row (column) `element`, of which there are `end`, at element `at` of K; 0 behind K, whose products are 0.
+DEVICE float block_scale(const GemvParams& p, const Scales& scales, int element, int end, int at, int matrix) {
+    if (at >= p.k) return 0.0f;
+    return scales.at ? *scales.find(element < end ? element : end - 1, at >> 7, matrix) : 1.0f;
+}
+
+DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w, int first, int column, int matrix,
+                        Sums& sums) {
     constexpr u32 kNumSteps = kUnroll / kNumRows;
     long long row[kNumRows];
 #pragma unroll
@@ -259,6 +312,7 @@ DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w,
         Elements<kXInput, kXLoadBytes> factors[kNumSteps][kNumVectors];
         // With kStridedX instead of factors.
         Elements<kXInput, sizeof(XElement)> single[kNumSteps][kNumVectors][kLoadElements];
+        float of_x[kNumSteps][kNumVectors], of_w[kNumSteps][kNumRows];  // kBlockScales
 #pragma unroll
         for (u32 s = 0; s < kNumSteps; ++s) {
             const int here = base + (s * kStride + first) * kLoadElements;
@@ -273,17 +327,39 @@ DEVICE void add_columns(const GemvParams& p, const Vectors& x, const Element* w,
             }
 #pragma unroll
             for (u32 r = 0; r < kNumRows; ++r) loaded[s][r].load(w + row[r] + here, here < p.k);
+            if constexpr (kBlockScales) {
+#pragma unroll
+                for (u32 v = 0; v < kNumVectors; ++v)
+                    of_x[s][v] = block_scale(p, p.row_scales, static_cast<int>(v), p.m, here, matrix);
+#pragma unroll
+                for (u32 r = 0; r < kNumRows; ++r)
+                    of_w[s][r] = block_scale(p, p.column_scales, column + static_cast<int>(r), p.n, here, matrix);
+            }
         }
 #pragma unroll
-        for (u32 s = 0; s < kNumSteps; ++s)
+        for (u32 s = 0; s < kNumSteps; ++s) {
+            Sums part = {};
+            Sums& to = kBlockScales ? part : sums;
+            if constexpr (kInt8) {
+                add_fours(factors[s], loaded[s], to);
+            } else {
 #pragma unroll
-            for (u32 i = 0; i < kLoadElements; ++i)
+                for (u32 i = 0; i < kLoadElements; ++i)
 #pragma unroll
-                for (u32 v = 0; v < kNumVectors; ++v) {
-                    const float factor = kStridedX ? single[s][v][i][0] : factors[s][v][i];
+                    for (u32 v = 0; v < kNumVectors; ++v) {
+                        const float factor = kStridedX ? single[s][v][i][0] : factors[s][v][i];
 #pragma unroll
-                    for (u32 r = 0; r < kNumRows; ++r) sums[v][r] += factor * loaded[s][r][i];
-                }
+                        for (u32 r = 0; r < kNumRows; ++r) to[v][r] += factor * loaded[s][r][i];
+                    }
+            }
+            if constexpr (kBlockScales) {
+#pragma unroll
+                for (u32 v = 0; v < kNumVectors; ++v)
+#pragma unroll
+                    for (u32 r = 0; r < kNumRows; ++r)
+                        sums[v][r] = fmaf(part[v][r], of_x[s][v] * of_w[s][r], sums[v][r]);
+            }
+        }
     }
 }
 
@@ -293,8 +369,8 @@ DEVICE void prefetch_first(const GemvParams& p, const Element* w, int first, int
     if (at < p.k && column < p.n) prefetch(w + (kNMajor ? at * p.w_ld + column : column * p.w_ld + at));
 }
 
-DEVICE void add_up(const GemvParams& p, const XElement* x, const Element* w, int first, int share, int column, u32 shared,
-                   Sums& sums) {
+DEVICE void add_up(const GemvParams& p, const XElement* x, const Element* w, int first, int share, int column, int matrix,
+                   u32 shared, Sums& sums) {
     if constexpr (kStaged) return add_blocks(p, x, w, first, share, column, shared, sums);
     Vectors vectors;
 #pragma unroll
@@ -304,7 +380,7 @@ DEVICE void add_up(const GemvParams& p, const XElement* x, const Element* w, int
     else if constexpr (kNMajor)
         add_rows(p, vectors, w, first, column, sums);
     else
-        add_columns(p, vectors, w, first, column, sums);
+        add_columns(p, vectors, w, first, column, matrix, sums);
 }
 
 // Types and activations are run-time numbers here: they matter once a result, not once an element of W.
@@ -322,7 +398,20 @@ DEVICE float any_activated(int activation, float x) {
     return x;
 }
 
-DEVICE void finish(const GemvParams& p, float value, int matrix, int row, int column) {
+// The scale of row (column) `element`, where results are multiplied by it.
+DEVICE float result_scale(const Scales& scales, int element, int matrix) {
+    return scales.at ? *scales.find(element, 0, matrix) : 1.0f;
+}
+
+DEVICE void finish(const GemvParams& p, Sum sum, int matrix, int row, int column) {
+    const long long to = matrix * p.d_batch + row * p.d_m + column * p.d_n;
+    if (kInt8 && p.output == 3) {
+        static_cast<int*>(p.d)[to] = static_cast<int>(sum);
+        return;
+    }
+    float value = static_cast<float>(sum);
+    if (bytes_of(kInput) == 1 && !kBlockScales && p.alpha != 0.0f)
+        value *= result_scale(p.row_scales, row, matrix) * result_scale(p.column_scales, column, matrix);
     value = p.alpha == 0.0f ? 0.0f : value * p.alpha;  // with alpha 0 the product is ignored, even NaN
     if (p.c) value += p.beta * any_element(p.addend, p.c, matrix * p.c_batch + row * p.c_m + column * p.c_n);
     if (p.bias) {
@@ -330,18 +419,17 @@ DEVICE void finish(const GemvParams& p, float value, int matrix, int row, int co
         value += any_element(p.bias_type, p.bias, at);
     }
     value = any_activated<kNumActivations>(p.activation, value);
-    const long long at = matrix * p.d_batch + row * p.d_m + column * p.d_n;
-    if (p.output == 0) store_element<0>(p.d, at, value);
-    if (p.output == 1) store_element<1>(p.d, at, value);
-    if (p.output == 2) store_element<2>(p.d, at, value);
+    if (p.output == 0) store_element<0>(p.d, to, value);
+    if (p.output == 1) store_element<1>(p.d, to, value);
+    if (p.output == 2) store_element<2>(p.d, to, value);
 }
 
 // One sum of `count` at `from` in shared memory, `apart` bytes from one to the next.
 template <u32 count>
-DEVICE float added(u32 from, u32 apart) {
-    float value = 0.0f;
+DEVICE Sum added(u32 from, u32 apart) {
+    Sum value = 0;
 #pragma unroll
-    for (u32 i = 0; i < count; ++i) value += load_float(from + i * apart);
+    for (u32 i = 0; i < count; ++i) add_bits(value, load_float(from + i * apart));
     return value;
 }
 
@@ -364,7 +452,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, kMinCtasPerSm) __cluster_dims_
     if (p.next == STARTED) launch_dependent_grids();
 
     Sums sums = {};
-    add_up(p, x, w, first, share, column, shared, sums);
+    add_up(p, x, w, first, share, column, matrix, shared, sums);
     if (p.next == SUMMED) launch_dependent_grids();
 
 #pragma unroll
@@ -373,7 +461,7 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, kMinCtasPerSm) __cluster_dims_
         for (u32 i = 0; i < kColumnsPerThread; ++i) {
 #pragma unroll
             for (u32 apart = kRowThreads; apart < kLanesPerResult; apart *= 2)
-                sums[v][i] += shuffle_xor(sums[v][i], apart);
+                add_bits(sums[v][i], shuffle_xor(bits_of(sums[v][i]), apart));
         }
     if (lane_id() % kLanesPerResult < kRowThreads) {
         const u32 part = kNMajor ? thread / 32 : thread % kSplitThreads / 32;
@@ -382,14 +470,14 @@ GLOBAL_KERNEL void __launch_bounds__(kNumThreads, kMinCtasPerSm) __cluster_dims_
 #pragma unroll
             for (u32 i = 0; i < kColumnsPerThread; ++i)
                 store_float(sums_at + 4 * (part * kNumResults + v * BLOCK_N + group * kColumnsPerThread + i),
-                            sums[v][i]);
+                            bits_of(sums[v][i]));
     }
     block_sync();
     if constexpr (kClusterSize > 1) {
         cluster_wait();  // until all of its CTAs run
         for (u32 i = thread; i < kNumResults; i += kNumThreads)
             store_float(shared + SMEM_CTAS_OFFSET + 4 * (rank * kNumResults + i), 0,
-                        added<kWarpsPerResult>(sums_at + 4 * i, 4 * kNumResults));
+                        bits_of(added<kWarpsPerResult>(sums_at + 4 * i, 4 * kNumResults)));
         cluster_sync();
         if (rank > 0) return;
     }

@@ -78,7 +78,7 @@ DEVICE void store_symmetric(const Params& p, const TensorMap* map, Results& acc,
             fill_addend(p, buffer, m, n, at.batch, ctx);
             sync_staged(ctx);
         }
-        const EpilogueFragment fragment(p, at, number);
+        EpilogueFragment fragment(p, at, number);
 #pragma unroll
         for (u32 block = 0; block < BLOCKS; ++block)  // registers have no addresses
             if (block == which)

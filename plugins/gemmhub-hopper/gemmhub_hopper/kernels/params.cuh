@@ -68,6 +68,10 @@ struct Params {
 
     Scales row_scales, column_scales;  // 8-bit operands: of A and of B
 
+    // Results of 8-bit floats; null where there are none.
+    const float* result_scale;  // multiplies them
+    u32* largest;               // raised to the bits of their largest magnitude before that; 0 before the launch
+
     // Grouped products (group_cursor.cuh): the end of each group along the dimension that they divide.
     const int* ends;
     long long bias_group;  // elements from the bias of one group to that of the next; 0 where all share one
@@ -78,4 +82,4 @@ struct Params {
     void* before;
     long long before_ld, before_batch;
 };
-static_assert(sizeof(Params) == 464, "launch.py has the same structure");
+static_assert(sizeof(Params) == 480, "launch.py has the same structure");

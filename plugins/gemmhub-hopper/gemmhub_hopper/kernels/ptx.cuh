@@ -26,6 +26,9 @@ DEVICE u32 warp_or(u32 bits) { return __reduce_or_sync(0xffffffffu, bits); }
 // The smallest number of any thread of the warp.
 DEVICE u32 warp_min(u32 number) { return __reduce_min_sync(0xffffffffu, number); }
 
+// The largest number of any thread of the warp.
+DEVICE u32 warp_max(u32 number) { return __reduce_max_sync(0xffffffffu, number); }
+
 // The value of the lane whose number differs in the bits of `lanes`.
 DEVICE float shuffle_xor(float value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 
@@ -75,6 +78,33 @@ DEVICE u32 pack_bf16(float low, float high) {
 DEVICE u32 pack_f16(float low, float high) {
     u32 both;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+// Two e4m3 as float16, which is exact.
+DEVICE u32 unpack_e4m3(u16 both) {
+    u32 halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(both));
+    return halves;
+}
+
+// The sum of the products of four int8 each, modulo 2^32.
+DEVICE int dot_int8(u32 x, u32 y, int sum) {
+    int value;
+    asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(value) : "r"(x), "r"(y), "r"(sum));
+    return value;
+}
+
+// Two values rounded to 8-bit floats; larger ones become the largest one, and NaN stays.
+DEVICE u16 pack_e4m3(float low, float high) {
+    u16 both;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+DEVICE u16 pack_e5m2(float low, float high) {
+    u16 both;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(both) : "f"(high), "f"(low));
     return both;
 }
 

@@ -43,6 +43,9 @@ DEVICE void store_staged(u32 to, float first, float second) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
 }
 
+// 2 bytes.
+DEVICE void store_staged(u32 to, u16 value) { asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(value) : "memory"); }
+
 // Before threads load what others of their warp, or of a named barrier, have written to a staging buffer.
 DEVICE void sync_warp_stores() { __syncwarp(); }
 DEVICE void sync_stores(u32 name, u32 threads) { named_sync(name, threads); }
@@ -64,6 +67,12 @@ DEVICE u32 load_shared(u32 from) {
 DEVICE u16 load_shared_half(u32 from) {
     u16 value;
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(from) : "memory");
+    return value;
+}
+
+DEVICE u32 load_shared_byte(u32 from) {
+    u32 value;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
     return value;
 }
 
@@ -140,8 +149,20 @@ DEVICE u64 load_counter(const u64* counter) {
     return value;
 }
 
-// 2 bytes; 4, 8 or 16 bytes, at a multiple of as many; zeros where `there` is false. In the order of the program, so that all
+// 1 and 2 bytes; 4, 8 or 16 bytes, at a multiple of as many; zeros where `there` is false. In the order of the program, so that all
 // loads that can be under way at once are.
+DEVICE void load_byte_if(const void* from, bool there, u32 (&to)[1]) {
+    asm volatile(
+        "{\n"
+        ".reg .pred there;\n"
+        "setp.ne.u32 there, %2, 0;\n"
+        "mov.u32 %0, 0;\n"
+        "@there ld.global.u8 %0, [%1];\n"
+        "}"
+        : "=r"(to[0])
+        : "l"(from), "r"(static_cast<u32>(there))
+        : "memory");
+}
 DEVICE void load_half_if(const void* from, bool there, u32 (&to)[1]) {
     u16 low;
     asm volatile(
@@ -207,12 +228,13 @@ DEVICE void copy_word_async(u32 to, const void* from, bool there) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
 }
 
-// Stores to D: 16 bytes at a multiple of 16, 4 and 2.
+// Stores to D: 16 bytes at a multiple of 16, 4, 2 and 1.
 DEVICE void store_words(void* to, u32 w0, u32 w1, u32 w2, u32 w3) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w0), "r"(w1), "r"(w2), "r"(w3) : "memory");
 }
 DEVICE void store_word(void* to, u32 value) { *static_cast<u32*>(to) = value; }
 DEVICE void store_half(void* to, u16 value) { *static_cast<u16*>(to) = value; }
+DEVICE void store_byte(void* to, u32 value) { *static_cast<unsigned char*>(to) = static_cast<unsigned char>(value); }
 
 // A word that other CTAs write.
 DEVICE u32 load_word(const u32* from) {

@@ -29,7 +29,8 @@ constexpr u32 kStepBytesB = step_bytes(kWgmmaMnMajorB);
 // where it cannot. The last buffer of a tile may begin within the one before: what both have is stored twice.
 constexpr u32 kNumStoreBlocks = (OUT_N + STORE_BLOCK_N - 1) / STORE_BLOCK_N;
 constexpr u32 SMEM_STORE_BYTES = 64 * STORE_BLOCK_N * kOutputBytes;
-constexpr u32 STORE_ROW_BYTES = kTransposedD ? 128 : STORE_BLOCK_N * kOutputBytes;  // of a row of the buffer
+constexpr u32 STORE_ROW_BYTES =  // of a row of the buffer
+    !kTransposedD ? STORE_BLOCK_N * kOutputBytes : kFloat8Result ? 64 : 128;
 constexpr u32 kNumStoreBoxes = kTransposedD && kOutputBytes == 4 ? 2 : 1;
 constexpr u32 STORE_BOX_BYTES = SMEM_STORE_BYTES / kNumStoreBoxes;
 

@@ -135,7 +135,7 @@ DEVICE void reduce_quads(const Params& p, const Float4* partials, const TileCoor
         const int fragment = (first + i) / FRAGMENT_QUADS, j = (first + i) % FRAGMENT_QUADS;
         emulation.repair(p, sums[i], at.row + 64 * fragment, at.column + 8 * j, at.batch);
         multiply_by_alpha(p, sums[i]);
-        const EpilogueFragment epilogue(p, at, fragment);
+        EpilogueFragment epilogue(p, at, fragment);
         float v[4], c[4];
 #pragma unroll
         for (int r = 0; r < 4; ++r) v[r] = value_of(sums[i][r]);
@@ -145,6 +145,7 @@ DEVICE void reduce_quads(const Params& p, const Float4* partials, const TileCoor
             store_both(p, epilogue, v, j);
         else
             store_direct(p, epilogue, v, j);
+        epilogue.range.close(p);
     }
 }
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from gemmhub_nvidia.driver import Gpu
 from gemmhub_nvidia.launch import WORD
+from gemmhub_nvidia.scales import Scales
 
 from gemmhub_hopper.candidates.gemv import GemvChoice
 from gemmhub_hopper.launches import pdl
-from gemmhub_hopper.launches.launch import Function
-from gemmhub_hopper.variants.config import OUTPUTS, number
+from gemmhub_hopper.launches.launch import Function, place_scales, scale_fields
+from gemmhub_hopper.variants.config import OUTPUTS, RESULTS, number
 from gemmhub_hopper.variants.gemv_kernel import THREADS
 
 
@@ -28,6 +29,7 @@ class Params(ctypes.Structure):
             "bias_m", "bias_n", "m", "n", "k", "strips", "output", "addend", "bias_type", "activation",
         )),
         ("alpha", c_float), ("beta", c_float), ("next", c_int), ("padding", c_int),
+        ("row_scales", Scales), ("column_scales", Scales),
     )  # fmt: skip
 
 
@@ -53,9 +55,9 @@ def params(choice: GemvChoice, sms: int) -> Params:
         d_m=d_m, d_n=d_n, d_batch=lowering.d_batch, c_m=c_m, c_n=c_n, c_batch=lowering.c_batch,
         bias_m=form.bias == "m", bias_n=form.bias == "n", m=lowering.m, n=lowering.n,
         k=0 if lowering.k_is_zero else lowering.k,
-        strips=choice.strips, output=OUTPUTS[form.output], addend=OUTPUTS[form.addend] if form.addend else 0,
+        strips=choice.strips, output=RESULTS[form.output], addend=OUTPUTS[form.addend] if form.addend else 0,
         bias_type=OUTPUTS[form.bias_type], activation=number(form.activation), alpha=1.0, beta=0.0,
-        next=pdl.gemv(choice, sms),
+        next=pdl.gemv(choice, sms), **scale_fields(lowering),
     )  # fmt: skip
 
 
@@ -66,14 +68,15 @@ class GemvLaunch:
         """Prepare the launch of the kernel ``function``. ``alone``: the machine has no other device."""
         self._gpu, self._alone = gpu, alone
         lowering, form = choice.lowering, choice.lowering.form
-        self._swapped, self._k_is_zero = lowering.swapped, lowering.k_is_zero
-        self._bare = not (lowering.has_alpha or form.addend or form.bias)
+        self._lowering, self._swapped, self._k_is_zero = lowering, lowering.swapped, lowering.k_is_zero
+        self._bare = not (lowering.has_alpha or form.addend or form.bias or form.scales)
         template, shared = Arguments(params(choice, gpu.sms)), choice.kernel.shared_bytes
         self._function = Function(gpu, function, template, choice.grid, THREADS, shared)
 
     def run(
-        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None
-    ) -> None:
+        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None,
+        **scales: int,
+    ) -> None:  # fmt: skip
         """Launch the kernel on ``stream``; operands are addresses."""
         function = self._function
         slot = function.take()
@@ -84,6 +87,7 @@ class GemvLaunch:
         if not self._bare:
             p = slot.arguments.p
             p.c, p.bias = c or 0, bias or 0
+            place_scales(p, self._lowering, scales)
             p.alpha, p.beta = 0.0 if self._k_is_zero else float(alpha), float(beta)
         stream = stream or 0
         if not (self._alone and function.started(slot, stream)):

@@ -27,7 +27,7 @@ from gemmhub_hopper.lowering import f16_planes
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.lowering.lower import BEFORE, Lowering
 from gemmhub_hopper.variants import tensor_map
-from gemmhub_hopper.variants.config import Variant
+from gemmhub_hopper.variants.config import FLOAT8_RESULTS, Variant
 
 _RECOMPUTED = 3
 """K up to which every element of a product of split operands is recomputed by ordinary instructions (repair.cuh)."""
@@ -56,7 +56,8 @@ class Params(ctypes.Structure):
         )),
         ("min_scaled", c_float),
         ("redo", c_int),
-        ("row_scales", Scales), ("column_scales", Scales), ("ends", c_uint64), ("bias_group", c_int64),
+        ("row_scales", Scales), ("column_scales", Scales),
+        *((name, c_uint64) for name in ("result_scale", "largest")), ("ends", c_uint64), ("bias_group", c_int64),
         ("groups", c_int), ("unused", c_int),
         ("before", c_uint64), ("before_ld", c_int64), ("before_batch", c_int64),
     )  # fmt: skip
@@ -100,10 +101,15 @@ def params(choice: Choice, k: int, card: Occupancy, redo: int = 0) -> Params:
     )  # fmt: skip
     parameters.a_m, parameters.a_k, parameters.a_batch = lowering.a.strides
     parameters.b_n, parameters.b_k, parameters.b_batch = lowering.b.strides
-    for field, scales in (("row_scales", lowering.row_scales), ("column_scales", lowering.column_scales)):
-        if scales is not None:
-            setattr(parameters, field, scales.fields)
+    for field, fields in scale_fields(lowering).items():
+        setattr(parameters, field, fields)
     return parameters
+
+
+def scale_fields(lowering: Lowering) -> dict[str, Scales]:
+    """Return the fields of the parameters that describe quantization scales, without addresses."""
+    sides = {"row_scales": lowering.row_scales, "column_scales": lowering.column_scales}
+    return {field: scales.fields for field, scales in sides.items() if scales is not None}
 
 
 def place_scales(p: Any, lowering: Lowering, addresses: Mapping[str, int], first_block: int = 0) -> None:
@@ -115,6 +121,18 @@ def place_scales(p: Any, lowering: Lowering, addresses: Mapping[str, int], first
     for field, scales in (("row_scales", lowering.row_scales), ("column_scales", lowering.column_scales)):
         if scales is not None:
             getattr(p, field).at = addresses[scales.name] + 4 * first_block * scales.depth
+
+
+def place_range(p: Any, addresses: Mapping[str, int]) -> None:
+    """Write the ``addresses`` of the scale and of the largest magnitude of a result, by their names."""
+    p.result_scale, p.largest = addresses.get("scale_out", 0), addresses.get("amax", 0)
+
+
+def clear_largest(gpu: Gpu, addresses: Mapping[str, int], stream: int) -> None:
+    """Zero the largest magnitude of a result on ``stream``, before the kernel that raises it."""
+    if "amax" in addresses:
+        with gpu:
+            gpu.driver.call("cuMemsetD8Async", addresses["amax"], 0, 4, stream)
 
 
 def marks_kept(lowering: Lowering) -> tuple[bool, bool]:
@@ -256,6 +274,7 @@ class Launch:
             or form.stores_before
             or lowering.k_is_zero
         )
+        bare = bare and form.output not in FLOAT8_RESULTS
         return self._fast_path() if bare and self.gemm.patched and self._alone else self._run
 
     def _fast_path(self) -> Run:
@@ -310,7 +329,9 @@ class Launch:
         p.a, p.b, p.alpha, p.beta = a, b, float(alpha), float(beta)
         p.c, p.bias, p.ends = c or 0, bias or 0, offsets
         place_scales(p, lowering, scales)
+        place_range(p, scales)
         stream = stream or 0
+        clear_largest(self._gpu, scales, stream)
         if self._choice.splits > 1:
             with self._gpu, self._workspace.lease(stream, self._passes.nbytes, self._limit) as lease:
                 p.counters, p.partials = lease.address, lease.address + COUNTERS

@@ -11,7 +11,16 @@ from gemmhub_nvidia.scratch import Scratch
 
 from gemmhub_hopper.candidates.candidate import Choice, Occupancy
 from gemmhub_hopper.launches import prepass
-from gemmhub_hopper.launches.launch import Function, Gemm, Params, marks_kept, params, place_scales
+from gemmhub_hopper.launches.launch import (
+    Function,
+    Gemm,
+    Params,
+    clear_largest,
+    marks_kept,
+    params,
+    place_range,
+    place_scales,
+)
 from gemmhub_hopper.lowering import f16_planes, k_passes
 from gemmhub_hopper.lowering.f16_planes import BY_TILES, ONLY_REJECTED
 from gemmhub_hopper.lowering.k_passes import KPasses
@@ -127,6 +136,7 @@ class Staged:
         stream = stream or 0
         first, second = (b, a) if self._choice.lowering.swapped else (a, b)
         with self._gpu, self._workspace.lease(stream, self._passes.nbytes, self._limit) as lease:
+            clear_largest(self._gpu, scales, stream)
             for i in range(self._passes.count):
                 self.launch_pass(i, lease.address, first, second, out, alpha, beta, stream, c, bias, scales)
 
@@ -149,6 +159,7 @@ class Staged:
         p.alpha, p.beta = float(alpha), float(beta) if i == 0 else 1.0
         p.c, p.bias = (c or 0 if i == 0 else sums), bias or 0
         place_scales(p, self._choice.lowering, scales, i * passes.k_blocks)
+        place_range(p, scales if last else {})
         at_a, at_b = self._operand(p, "a", i, scratch, first), self._operand(p, "b", i, scratch, second)
         gemm.place(slot, at_a, at_b, out if last else sums)
         gemm.check(gemm.start(slot, stream))

@@ -23,7 +23,7 @@ from gemmhub.epilogues import EPILOGUES
 from gemmhub.layout import MatrixLayout, strides_over
 from gemmhub.lowering import SINGLE, BatchDim, BlasCall, collapse, fold_batch, lower
 from gemmhub.problem import GemmProblem, Operand
-from gemmhub_hopper.lowering import complex_operands, f16_planes
+from gemmhub_hopper.lowering import complex_operands, f16_planes, float8_results
 from gemmhub_hopper.lowering.operands import (
     FEWEST_SHIFTED,
     TMA_ALIGNMENT,
@@ -34,7 +34,18 @@ from gemmhub_hopper.lowering.operands import (
     packed_form,
     stored,
 )
-from gemmhub_hopper.variants.config import BF16X3, F16X3, GATED, INT32, OUTPUTS, Form, form_of, letters
+from gemmhub_hopper.variants.config import (
+    BF16X3,
+    EIGHT_BIT_DTYPES,
+    F16X3,
+    FLOAT8_RESULTS,
+    GATED,
+    INT32,
+    OUTPUTS,
+    Form,
+    form_of,
+    letters,
+)
 from gemmhub_hopper.variants.tensor_map import Stored
 
 LONGEST = 2**31 - 512
@@ -220,7 +231,7 @@ def _is_gated(problem: GemmProblem) -> bool:
     return problem.activation in GATED
 
 
-_EIGHT_BIT = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8"}
+_EIGHT_BIT = {dtype: name for name, dtype in EIGHT_BIT_DTYPES.items()}
 """Formats of 8-bit operands in the names of inputs, by their dtype."""
 
 
@@ -441,8 +452,12 @@ def _check_epilogue(problem: GemmProblem, out: str) -> Refusal | None:
         refusal = _check_gate(problem)
         if refusal is not None:
             return refusal
-    if out not in OUTPUTS:
-        return Refusal(f"there is no kernel for a result of {out}", f"give out_dtype= one of {', '.join(OUTPUTS)}")
+    if out not in OUTPUTS and out not in FLOAT8_RESULTS:
+        allowed = ", ".join((*OUTPUTS, *FLOAT8_RESULTS))
+        return Refusal(f"there is no kernel for a result of {out}", f"give out_dtype= one of {allowed}")
+    refusal = float8_results.refusal(problem)
+    if refusal is not None:
+        return refusal
     if problem.c is not None and name_of(problem.c.dtype) not in OUTPUTS:
         return Refusal(f"c is {problem.c.dtype}", f"convert it to one of {', '.join(OUTPUTS)}")
     if problem.bias is not None and name_of(problem.bias.dtype) not in OUTPUTS:

@@ -24,6 +24,8 @@ FLOAT8 = {"e4m3.e4m3": 6, "e4m3.e5m2": 7, "e5m2.e4m3": 8, "e5m2.e5m2": 9}
 """Number of each input of 8-bit floats: the formats of the kernel's a and b."""
 INT8 = "s8.s8"
 """Input of 8-bit integers."""
+EIGHT_BIT_DTYPES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "s8": "int8"}
+"""Dtypes of 8-bit operands by their formats, of which the names of inputs consist."""
 EIGHT_BIT = (*FLOAT8, INT8)
 """The inputs of 8-bit operands."""
 INPUTS = {"bfloat16": 0, "float16": 1, "tf32": 2, "split": 3, F16X3: 4, BF16X3: 5, **FLOAT8, INT8: 10}
@@ -33,6 +35,10 @@ OUTPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
 """Number of each element type of d, c and the bias."""
 INT32 = "int32"
 """Dtype of d where the sums of 8-bit integers are stored as they are."""
+FLOAT8_RESULTS = {"float8_e4m3fn": 4, "float8_e5m2": 5}
+"""Number of each dtype of d of 8-bit floats."""
+RESULTS = {**OUTPUTS, INT32: 3, **FLOAT8_RESULTS}
+"""Number of each dtype of d."""
 SCALES = {None: 0, "results": 1, "blocks": 2}
 """Number of each use of quantization scales: as factors of results, or of the sums of each block of K."""
 BIASES = {None: 0, "m": 1, "n": 2}
@@ -44,6 +50,8 @@ SHIFTED = "shifted rows"
 """Scheme of 16-bit elements where a goes through registers, as TMA cannot take its rows as they are."""
 SHIFTED_TF32 = "shifted rows of tf32"
 """The same of tf32 elements, also of those that are contiguous along M."""
+FLOAT8_INPUTS = frozenset({"bfloat16", "float16", *FLOAT8})
+"""Inputs that have results of 8-bit floats."""
 _PLANES = {"split": 3, F16X3: 2}
 """Planes of an operand in a stage."""
 _PLANE_PRODUCTS = {"split": 6, F16X3: 3}
@@ -274,7 +282,7 @@ class Form:
     @cached_property
     def output_bytes(self) -> int:
         """Bytes of an element of d."""
-        return 4 if self.output in ("float32", INT32) else 2
+        return 4 if self.output in ("float32", INT32) else 1 if self.output in FLOAT8_RESULTS else 2
 
     @property
     def stored_bytes(self) -> int:
@@ -524,6 +532,16 @@ class Variant:
             return "wgmma reads 8-bit operands from shared memory only where they are contiguous along K"
         if form.scales == "blocks" and not form.float8:
             return "only sums of 8-bit floats are scaled by blocks of K"
+        if form.output in FLOAT8_RESULTS and (form.gate or form.stores_before or form.symmetric):
+            return "results of 8-bit floats exclude gates, what the activation is applied to, and symmetric results"
+        if form.output in FLOAT8_RESULTS and form.input not in FLOAT8_INPUTS:
+            return "8-bit floats are results of 16-bit operands and of 8-bit floats"
+        more = bool(form.addend) or not (form.float8 or form.plain_epilogue)
+        if form.output in FLOAT8_RESULTS and more and registers > 96:
+            return f"with {registers} accumulators and a result of 8-bit floats a thread has no registers for more"
+        many = registers + of_stage > (128 if form.float8 else 80) or (form.addend and shape.num_multicast > 1)
+        if form.output in FLOAT8_RESULTS and self.split_k and many:
+            return f"with {registers} accumulators and a result of 8-bit floats a thread has no registers for split-K"
         if form.output == INT32 and not (form.input == INT8 and form.plain_epilogue):
             return "int32 results are the sums of 8-bit integers, without an epilogue"
         if form.input == "tf32" and ((form.mn_major_a and not form.registers_a) or form.mn_major_b):
@@ -548,7 +566,7 @@ class Variant:
             "GEMM_REGISTERS_A": int(form.registers_a), "GEMM_SPLIT_PLANES_B": int(form.split_planes_b),
             "GEMM_RESCALED": int(form.rescaled), "GEMM_SHIFTED_COLUMNS": int(form.shifted_columns),
             "GEMM_SCALED": SCALES[form.scales],
-            "GEMM_OUTPUT": 3 if form.output == INT32 else OUTPUTS[form.output],
+            "GEMM_OUTPUT": RESULTS[form.output],
             "GEMM_TRANSPOSED_D": int(form.transposed_d),
             "GEMM_TMA_STORE": int(form.tma_store), "GEMM_STORE_BLOCK_N": self.store_block_n,
             "GEMM_NUM_STORE_STAGES": self.num_store_stages, "GEMM_SPLIT_K": int(self.split_k),

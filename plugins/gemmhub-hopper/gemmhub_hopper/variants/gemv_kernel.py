@@ -9,8 +9,10 @@ PREFIX = "gemv"
 """The beginning of the names of these candidates."""
 THREADS = 256
 """Threads of a CTA."""
-INPUTS = {"bfloat16": 0, "float16": 1, "float32": 2}
+INPUTS = {"bfloat16": 0, "float16": 1, "float32": 2, "float8_e4m3fn": 3, "float8_e5m2": 4, "int8": 5}
 """Number of each dtype of the operands. tf32 products are computed in float32."""
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+"""Bytes of an element of an input; of others one."""
 _NUM_ROWS = 4
 """``kNumRows`` of the kernel."""
 VECTORS = (1, 2, 4, 8)
@@ -50,6 +52,8 @@ class GemvKernel:
     """The dtype of the vectors where it is not that of the matrix; else empty."""
     added: str | None = None
     """The activation of its products where it is not one of those that all kernels are compiled with; else None."""
+    block_scales: bool = False
+    """Whether operands have quantization scales for blocks of K."""
 
     @property
     def name(self) -> str:
@@ -70,7 +74,7 @@ class GemvKernel:
     @property
     def load_elements(self) -> int:
         """Elements of a load."""
-        return self.load_bytes // (4 if self.input == "float32" else 2)
+        return self.load_bytes // BYTES.get(self.input, 1)
 
     @property
     def unroll(self) -> int:
@@ -116,6 +120,7 @@ class GemvKernel:
         return {
             "GEMV_INPUT": INPUTS[self.input], "GEMV_X_INPUT": INPUTS[self.x_input or self.input],
             "GEMV_NUM_VECTORS": self.vectors, "GEMV_N_MAJOR": int(self.n_major), "GEMV_LOAD_BYTES": self.load_bytes,
+            "GEMV_BLOCK_SCALES": int(self.block_scales),
             "GEMV_STRIDED_X": int(self.strided_x), "GEMV_SPLIT_THREADS": self.split_threads,
             "GEMV_CLUSTER_SIZE": self.cluster_size, "GEMV_CP_ASYNC": int(self.cp_async),
             "GEMV_MIN_CTAS_PER_SM": self.min_ctas_per_sm, "GEMV_SHARED_BYTES": self.shared_bytes,

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from gemmhub_nvidia import tma
 from gemmhub_nvidia.tma import SWIZZLE, MapArguments
 
-from gemmhub_hopper.variants.config import BF16X3, F16X3, FLOAT8, INT8, INT32, Form, Variant
+from gemmhub_hopper.variants.config import BF16X3, F16X3, FLOAT8, FLOAT8_RESULTS, INT8, INT32, Form, Variant
 
 TMA_UNIT = 16
 """Bytes to which TMA aligns."""
-TYPES = {**tma.TYPES, "split": 9, F16X3: 6, BF16X3: 9, **dict.fromkeys(FLOAT8, 0), INT8: 0, INT32: 3}
+TYPES = {
+    **tma.TYPES, "split": 9, F16X3: 6, BF16X3: 9, **dict.fromkeys((*FLOAT8, *FLOAT8_RESULTS, INT8), 0), INT32: 3,
+}  # fmt: skip
 """CUtensorMapDataType by the input or dtype."""
 
 
@@ -73,7 +75,8 @@ def shifted(stored: Stored, form: Form, rows: int) -> tuple[MapArguments, MapArg
 def result(stored: Stored, variant: Variant) -> MapArguments:
     """Return the map of d: a box is a staging buffer, or half of one where d is transposed and float32."""
     size = variant.form.output_bytes
-    box = (128 // size, variant.store_block_n, 1) if variant.form.transposed_d else (variant.store_block_n, 64, 1)
+    line, columns = min(64, 128 // size), variant.store_block_n
+    box = (line, columns, 1) if variant.form.transposed_d else (columns, 64, 1)
     swizzle = SWIZZLE[size * box[0]]
     sizes = (stored.inner, stored.outer, stored.count)
     return MapArguments(TYPES[variant.form.output], sizes, (stored.ld, stored.stride), box, swizzle)

@@ -70,6 +70,14 @@ u32 warp_min(u32 number) {
     });
     return number;
 }
+u32 warp_max(u32 number) {
+    exchange(&number, [](void** lanes) {
+        u32 most = 0;
+        for (u32 i = 0; i < 32; ++i) most = std::max(most, *static_cast<u32*>(lanes[i]));
+        for (u32 i = 0; i < 32; ++i) *static_cast<u32*>(lanes[i]) = most;
+    });
+    return number;
+}
 float shuffle_xor(float value, u32 lanes) {
     struct {
         float given, taken;
@@ -126,6 +134,10 @@ void store_staged(u32 to, float first, float second) {
     const float both[] = {first, second};
     store_floats(to, both, 2);
 }
+void store_staged(u32 to, u16 value) {
+    if (to % 2) fail("a store to an address that is not aligned");
+    me().unfenced.push_back({to, value});
+}
 void sync_warp_stores() {
     async_fence();  // TMA is not asked for what these functions publish
     warp_meet();
@@ -141,6 +153,7 @@ u32 load_shared(u32 from) {
     return read_as<u32>(shared_at(here(), from));
 }
 u16 load_shared_half(u32 from) { return read_as<u16>(shared_at(here(), from)); }
+u32 load_shared_byte(u32 from) { return *shared_at(here(), from); }
 void load_words(u32 from, u32& w0, u32& w1, u32& w2, u32& w3) {
     if (from % 16) fail("a load from an address that is not aligned");
     me().fenced = false;
@@ -177,6 +190,11 @@ void load_shared_pair(u32 from, float (&to)[2]) {
     memcpy(to, shared_at(here(), from), 8);
 }
 
+void load_byte_if(const void* from, bool there, u32 (&to)[1]) {
+    touch();
+    to[0] = 0;
+    if (there) memcpy(to, from, 1);
+}
 void load_half_if(const void* from, bool there, u32 (&to)[1]) {
     touch();
     to[0] = 0;
@@ -212,6 +230,10 @@ void store_words(void* to, u32 w0, u32 w1, u32 w2, u32 w3) {
 void store_half(void* to, u16 value) {
     touch();
     memcpy(to, &value, 2);
+}
+void store_byte(void* to, u32 value) {
+    touch();
+    memset(to, static_cast<int>(value), 1);
 }
 u32 load_word(const u32* from) {
     touch();

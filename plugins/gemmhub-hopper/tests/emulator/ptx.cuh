@@ -34,6 +34,7 @@ void block_sync();
 u32 block_or(u32 bits);
 u32 warp_or(u32 bits);
 u32 warp_min(u32 number);
+u32 warp_max(u32 number);
 float shuffle_xor(float value, u32 lanes);
 void cluster_sync();
 
@@ -69,6 +70,7 @@ void load_matrices(u32 row, u32 (&w)[4]);
 void load_matrices_transposed(u32 row, u32 (&w)[4]);
 void store_staged(u32 to, float value);
 void store_staged(u32 to, float first, float second);
+void store_staged(u32 to, u16 value);
 void sync_warp_stores();
 void sync_stores(u32 name, u32 threads);
 void store_shared(u32 to, u32 value);
@@ -77,6 +79,7 @@ void store_shared_half(u32 to, u16 value);
 u32 load_shared(u32 from);
 
 u16 load_shared_half(u32 from);
+u32 load_shared_byte(u32 from);
 void load_words(u32 from, u32& w0, u32& w1, u32& w2, u32& w3);
 inline u32 shift_pair(u32 low, u32 high, u32 bits) { return u32((u64(high) << 32 | low) >> bits); }
 
@@ -91,6 +94,7 @@ void load_shared_pair(u32 from, float (&to)[2]);
 
 void store_partial(Float4* to, Float4 value);
 Float4 load_partial(const Float4* from);
+void load_byte_if(const void* from, bool there, u32 (&to)[1]);
 void load_half_if(const void* from, bool there, u32 (&to)[1]);
 template <size_t words>
 inline void load_if(const void* from, bool there, u32 (&to)[words]) {
@@ -114,10 +118,15 @@ u64 load_counter(const u64* counter);
 void store_word(void* to, u32 value);
 void store_words(void* to, u32 w0, u32 w1, u32 w2, u32 w3);
 void store_half(void* to, u16 value);
+void store_byte(void* to, u32 value);
 u32 load_word(const u32* from);
 void mark(u32* word, u32 bits);
 bool mark_first(u32* word, u32 bit);
 void raise_to(u32* word, u32 value);
 
+u16 pack_e4m3(float low, float high);
+u32 unpack_e4m3(u16 both);
+int dot_int8(u32 x, u32 y, int sum);
+u16 pack_e5m2(float low, float high);
 inline u16 round_bf16(float value) { return to_bf16(value); }
 inline u16 round_f16(float value) { return to_f16(value); }

@@ -49,7 +49,7 @@ def cut(form, a, b, result, ends):
     return groups, rest
 
 
-def worst(form, a, b, ends, result, *, bias=None, **options):
+def worst(form, a, b, ends, result, *, bias=None, c=None, **options):
     """The largest error over its bound in all groups; infinite where something beyond the last end is not zero."""
     groups, rest = cut(form, a, b, result, ends)
     largest = 0.0 if not np.any(rest != 0) else np.inf
@@ -58,5 +58,6 @@ def worst(form, a, b, ends, result, *, bias=None, **options):
         if bias is not None and form == "ragged n":
             start = 0 if i == 0 else ends[i - 1]
             own = bias[start : ends[i]]
-        largest = max(largest, ratio(got, x, y, bias=own, **options))
+        part = None if c is None else cut(form, a, b, c, ends)[0][i][2]
+        largest = max(largest, ratio(got, x, y, bias=own, c=part, **options))
     return largest

@@ -14,7 +14,7 @@ FAULTS = (
     "an end is one too large", "an end is one too small", "no zeros beyond the end", "the epilogue beyond the end",
     "sums beyond the end", "an empty group keeps what it had", "a start is rounded down to 8", "two groups exchanged",
     "the first bias for all groups", "the first scale for all groups", "ends are not clamped",
-    "the first ends for ever", "a tile of 16 rows is stored whole",
+    "the first ends for ever", "a tile of 16 rows is stored whole", "the first c for all groups", "c beyond the end",
 )  # fmt: skip
 """Mistakes of a kernel."""
 
@@ -77,9 +77,9 @@ class GroupedKernel:
             ends = [min(max(0, end + step), extent) for end in ends]
         return ends
 
-    def run(self, a, b, out, alpha, beta, stream, *, offsets, bias=None, scale_a=None, scale_b=None):
+    def run(self, a, b, out, alpha, beta, stream, *, offsets, c=None, bias=None, scale_a=None, scale_b=None):
         problem, fault = self.problem, self.fault
-        assert beta == 0
+        assert (beta == 0) == (c is None)
         divides = problem.groups.divides
         extent = {"m": problem.m, "n": problem.n, "k": problem.k}[divides]
         ends = self.ends(offsets, extent)
@@ -92,6 +92,7 @@ class GroupedKernel:
         if fault == "two groups exchanged" and len(spans) > 1:
             spans[:2] = spans[1::-1]
         left, right, target = _matrix(problem.a, a), _matrix(problem.b, b), _matrix(problem.out, out)
+        addend = None if c is None else _matrix(problem.operands["c"], c).copy()  # it may be the result
         numbered = [*enumerate(spans)]  # on a device in any order
         for i, (start, end) in numbered[::-1] if fault == "a tile of 16 rows is stored whole" else numbered:
             if start == end and (divides != "k" or fault == "an empty group keeps what it had"):
@@ -109,9 +110,13 @@ class GroupedKernel:
             if scale_b is not None:
                 y *= _factors(problem.operands["scale_b"], scale_b, own, columns, terms).T
             with np.errstate(all="ignore"):
-                values = self._epilogue(
-                    alpha * product(x, y) if alpha else np.zeros((len(rows), len(columns))), bias, i, columns
-                )
+                values = alpha * product(x, y) if alpha else np.zeros((len(rows), len(columns)))
+                if addend is not None:
+                    first = start if fault == "the first c for all groups" else 0
+                    own = addend[0 if first or not i else i] if addend.ndim == 3 else addend
+                    along = rows - first * (divides == "m"), columns - first * (divides == "n")
+                    values = values + beta * own[np.ix_(*along)].astype(np.float64)
+                values = self._epilogue(values, bias, i, columns)
             into = target[i] if target.ndim == 3 else target
             if divides == "m":
                 into[start:end] = values
@@ -125,6 +130,8 @@ class GroupedKernel:
             last = max(0, min(max(ends, default=0), extent))
             rest = target[last:] if divides == "m" else target[:, last:]
             rest[...] = 0
+            if fault == "c beyond the end" and addend is not None:
+                rest[...] = addend[last:] if divides == "m" else addend[:, last:]
             if fault == "the epilogue beyond the end" and divides == "m":
                 columns = np.arange(problem.n)
                 rest[...] = self._epilogue(np.zeros((len(rest), problem.n)), bias, 0, columns)

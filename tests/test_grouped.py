@@ -80,6 +80,52 @@ def test_options_are_those_of_each_product(form, activation, rng):
         assert worst(form, a, b, ends, got, bias=bias, activation=activation, alpha=0.5, out_dtype=F64) <= 1
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize(("form", "activation"), ACTIVATED)
+def test_an_addend(form, activation, dtype, rng):
+    """Each group has its part of c; what is beyond the last end has none."""
+    a, b, ends = operands(rng, form, dtype, [3, 0, 5, 1], beyond=2)
+    shape = gemmhub.grouped_matmul(a, b, ends).shape
+    c = draw(rng, shape, dtype)
+    for options in ({"beta": 1}, {"beta": -0.5, "alpha": 2, "bias": draw(rng, shape[-1:], dtype)}):
+        options |= {"activation": activation} if activation else {}
+        for x in (c, relaid(rng, c)[0]):
+            got = gemmhub.grouped_matmul(a, b, ends, c=x, **options)
+            assert worst(form, a, b, ends, got, c=c, **options) <= 1
+            assert gemmhub.spot_check_grouped(a, b, ends, got, c=x, **options)
+    wrong = c + np.ones_like(c)
+    assert not gemmhub.spot_check_grouped(a, b, ends, got, c=wrong, **options) or activation == "relu"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_addend_may_be_the_result(form, rng):
+    a, b, ends = operands(rng, form, F32, [3, 0, 5, 1], beyond=2)
+    product = gemmhub.grouped_matmul(a, b, ends)
+    out = draw(rng, product.shape, F32)
+    c = out.copy()
+    for _ in range(2):
+        assert gemmhub.grouped_matmul(a, b, ends, out=out, c=out, beta=1) is out
+    assert worst(form, a, b, ends, out, c=c + product, beta=1) <= 2
+    x = np.full(product.shape, np.nan, F32)
+    np.testing.assert_array_equal(gemmhub.grouped_matmul(a, b, ends, c=x, beta=0), product)
+    memory = np.empty(product.size + 1, F32)
+    shifted = memory[1:].reshape(product.shape)
+    with pytest.raises(OutputError, match="it shares memory with c"):
+        gemmhub.grouped_matmul(a, b, ends, out=memory[:-1].reshape(product.shape), c=shifted, beta=1)
+
+
+def test_addends_of_lists(rng):
+    a, b = ([draw(rng, shape, F32) for shape in shapes] for shapes in (((3, 4), (2, 5)), ((4, 6), (5, 2))))
+    c = [draw(rng, (3, 6), F32), draw(rng, (2, 2), F32)]
+    got = gemmhub.grouped_matmul(a, b, c=c, beta=2)
+    for x, y, z, mine in zip(a, b, c, got):
+        assert ratio(mine, x, y, c=z, beta=2) <= 1
+    outs = [x.copy() for x in c]
+    gemmhub.grouped_matmul(a, b, out=outs, c=outs, beta=2)
+    for mine, expected in zip(outs, got):
+        np.testing.assert_array_equal(mine, expected)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_groups_without_k_are_zeros(form, rng):
     if form == "ragged k":
@@ -277,12 +323,16 @@ def test_mistakes_are_named():
         gemmhub.grouped_matmul(np.ones((2, 3, 4), F32), np.ones((4, 6), F32), ends, scale_a=np.ones((2, 3), F32))
     with pytest.raises(OutputError, match=r"out: a list beside arrays a and b; allowed: an array"):
         gemmhub.grouped_matmul(a, b, ends, out=[1])
-    with pytest.raises(InputError, match=r"beta: given to a grouped product; allowed: no beta"):
+    with pytest.raises(InputError, match=r"beta: 1 without c; allowed: beta with c"):
         gemmhub.grouped_matmul(a, b, ends, beta=1)
     with pytest.raises(InputError, match=r"activation: swiglu, which pairs columns"):
         gemmhub.grouped_matmul(np.ones((2, 3, 4), F32), np.ones((4, 6), F32), ends, activation="swiglu")
-    with pytest.raises(InputError, match=r"c: given to a grouped product; allowed: None"):
+    with pytest.raises(ShapeError, match=r"c: shape \(6, 4\); allowed: shape \(6, 5\), that of the product"):
         gemmhub.grouped_matmul(a, b, ends, c=a, beta=1)
+    with pytest.raises(InputError, match=r"c: given without beta"):
+        gemmhub.grouped_matmul(a, b, ends, c=np.ones((6, 5), F32))
+    with pytest.raises(InputError, match=r"amax: given to a grouped product; allowed: None"):
+        gemmhub.grouped_matmul(a, b, ends, amax=np.ones(1, F32))
     with pytest.raises(TypeError, match=r"'offset'; did you mean offsets=\?"):
         gemmhub.grouped_matmul(a, b, offset=ends)
     with pytest.raises(InputError, match=r"b: a packed operand"):
@@ -383,8 +433,8 @@ def test_results_of_float8_and_bfloat16(rng):
 def test_the_signature_names_the_options():
     parameters = inspect.signature(gemmhub.grouped_matmul).parameters
     assert list(parameters) == [
-        "a", "b", "offsets", "out", "out_dtype", "alpha", "bias", "scale_a", "scale_b", "activation", "precision",
-        "reproducible", "backend", "stream",
+        "a", "b", "offsets", "out", "out_dtype", "alpha", "beta", "c", "bias", "scale_a", "scale_b", "activation",
+        "precision", "reproducible", "backend", "stream",
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from benchmarks.lib import results
 from benchmarks.pages import tables
 
 _HEAD = ("operands", "estimates for", "products", "fastest in the wheel", "within 1.15", "mean", "worst", "compiled")
-_WORDS = {"bfloat16": "bfloat16; float16 likewise"}
+_WORDS = {"bfloat16": "bfloat16; float16 likewise", "grouped": "groups of bfloat16"}
 
 
 def hopper() -> list[str]:

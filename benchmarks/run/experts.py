@@ -1,8 +1,11 @@
 """Groups of a few rows, and the experts of a mixture, on a CPU: gemmhub's beside loops and torch's own, in one run.
 
     OMP_NUM_THREADS=1 python -m benchmarks.run.experts [--rounds 30] [--json FILE]
+    python -m benchmarks.run.experts --device cuda [--rounds 9] [--json FILE]
 
-It needs torch and transformers; gemmhub-cpu is measured where it is installed. Operands are random. Each call takes the
+It needs torch and transformers; gemmhub-cpu is measured where it is installed. With ``--device cuda`` the experts of a
+layer of Mixtral 8x7B and of one with many small experts are timed on a card, in bfloat16, with the card's clock; a
+backend for grouped products, such as gemmhub-hopper, is needed there. Operands are random. Each call takes the
 next of 16 sets, in turn, which were drawn with sizes of groups of their own: sizes repeat, and each was met before it
 is timed. Contenders:
 
@@ -11,8 +14,8 @@ is timed. Contenders:
 - experts of a Mixtral layer, their forward pass and a step of training: accelerated by gemmhub; transformers' loop
   ("eager") and its grouped products ("grouped_mm").
 
-All contenders of a line take turns; medians are compared. One thread is timed by its CPU time, several by wall time,
-which other work on the machine disturbs.
+All contenders of a line take turns; medians are compared. A contender that the installed transformers does not have is
+named and left out. One thread is timed by its CPU time, several by wall time, which other work on the machine disturbs.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import argparse
 import copy
 import itertools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,7 @@ import gemmhub
 import gemmhub.torch
 from benchmarks.lib import results
 from benchmarks.lib.cpu_clock import CpuClock
+from gemmhub._arrays.find import arrays_of
 from gemmhub._base.timing import HostClock, interleave
 from gemmhub._doors.torch import experts as experts_of_gemmhub
 
@@ -42,8 +47,15 @@ GROUPS = ((8, 4, 64, 64), (64, 4, 64, 64), (64, 4, 256, 256), (64, 16, 64, 64), 
 """(groups, mean rows of a group, n, k)."""
 LAYERS = ((8, 2, 256, 512, 1), (8, 2, 256, 512, 16), (8, 2, 256, 512, 128), (64, 8, 256, 128, 16))
 """(experts, experts of a token, hidden size, intermediate size, tokens)."""
+CUDA_LAYERS = (
+    (8, 2, 4096, 14336, 16), (8, 2, 4096, 14336, 256), (8, 2, 4096, 14336, 4096),
+    (64, 8, 2048, 1024, 16), (64, 8, 2048, 1024, 256), (64, 8, 2048, 1024, 4096),
+)  # fmt: skip
+"""The same on a card: Mixtral 8x7B's, whose weights take 2.8 GB for each contender, and one with many small experts."""
 DTYPES = (torch.bfloat16, torch.float32)
 _SETS = 16
+_COMPARED = 256
+"""Tokens whose results are compared with those of float64."""
 
 
 def looped(a: Any, b: Any, offsets: Any, new: Callable[[int, int], Any], product: Callable[..., Any]) -> Any:
@@ -86,20 +98,22 @@ def groups_row(
 
 
 def experts_row(
-    dtype: torch.dtype, sizes: tuple[int, int, int, int, int], training: bool, rounds: int, clock: HostClock
+    dtype: torch.dtype, sizes: tuple[int, int, int, int, int], training: bool, rounds: int, clock: Any,
+    device: str = "cpu",
 ) -> dict[str, Any]:  # fmt: skip
     """Time the experts of one layer by all contenders."""
     experts, count, hidden, intermediate, tokens = sizes
     config = transformers.MixtralConfig(
         hidden_size=hidden, intermediate_size=intermediate, num_local_experts=experts, num_experts_per_tok=count
     )
-    layer = MixtralExperts(config).to(dtype)
-    for weight in layer.parameters():
-        torch.nn.init.normal_(weight, std=0.05)
-    sets = []
-    for _ in range(_SETS):
-        scores, chosen = torch.rand(tokens, experts).topk(count)
-        sets.append((torch.randn(tokens, hidden).to(dtype), chosen, scores.to(dtype)))
+    with torch.device(device):
+        layer = MixtralExperts(config).to(device, dtype)
+        for weight in layer.parameters():
+            torch.nn.init.normal_(weight, std=0.05)
+        sets = []
+        for _ in range(_SETS):
+            scores, chosen = torch.rand(tokens, experts).topk(count)
+            sets.append((torch.randn(tokens, hidden).to(dtype), chosen, scores.to(dtype)))
     layers = {"gemmhub": copy.deepcopy(layer)}
     experts_of_gemmhub.convert(layers["gemmhub"], {})  # of float32, too, which accelerate leaves to transformers
     for name in ("eager", "grouped_mm"):
@@ -117,18 +131,29 @@ def experts_row(
 
         return train if training else forward
 
-    exact = copy.deepcopy(layers["eager"]).double()
-    x, chosen, scores = sets[0]
-    wanted = exact(x.double(), chosen, scores.double()).detach()
+    exact = copy.deepcopy(layer).double()
+    exact.config._experts_implementation = "eager"
+    x, chosen, scores = (x[:_COMPARED] for x in sets[0])
+    with torch.no_grad():
+        wanted = exact(x.double(), chosen, scores.double())
+    del exact, layer
     scale = float(wanted.abs().max())
-    errors = {name: float((module(*sets[0]).detach() - wanted).abs().max()) / scale for name, module in layers.items()}
+    errors, missing = {}, {}
+    for name, module in [*layers.items()]:
+        try:
+            with torch.no_grad():
+                errors[name] = float((module(*sets[0])[:_COMPARED] - wanted).abs().max()) / scale
+        except Exception as error:  # of another version of transformers, or of torch
+            missing[name] = f"{type(error).__name__}: {error}"[:200]
+            del layers[name]
     us = timed({name: (step(module), sets) for name, module in layers.items()}, rounds, clock)
     what = "experts, training" if training else "experts"
-    return {"what": what, "dtype": str(dtype)[6:], "sizes": sizes, "us": us, "errors": errors}
+    row = {"what": what, "dtype": str(dtype)[6:], "sizes": sizes, "us": us, "errors": errors}
+    return {**row, "missing": missing} if missing else row
 
 
 def timed(
-    calls: dict[str, tuple[Callable[..., Any], list[Any]]], rounds: int, clock: HostClock
+    calls: dict[str, tuple[Callable[..., Any], list[Any]]], rounds: int, clock: Any
 ) -> dict[str, float]:  # fmt: skip
     """Median microseconds of each contender; calls take the sets in turn, and each set was met before it is timed."""
     bound = {}
@@ -141,12 +166,44 @@ def timed(
     return {name: x.median * 1e6 for name, x in zip(bound, times)}
 
 
+def on_card(given: argparse.Namespace) -> None:
+    """Print a line for each layer of ``CUDA_LAYERS``, forward and with a step of training."""
+    begun, rows = time.monotonic(), []
+    clock = arrays_of(torch.zeros(1, device="cuda"), "a").clock()
+    for sizes, training in itertools.product(CUDA_LAYERS, (False, True)):
+        if time.monotonic() - begun > given.seconds:
+            print(f"left out for want of time: {sizes}{', training' * training}", flush=True)
+            continue
+        rows.append(experts_row(torch.bfloat16, sizes, training, given.rounds, clock, "cuda"))
+        print_row(rows[-1])
+        torch.cuda.empty_cache()
+    if given.json:
+        results.save(
+            given.json, rows=rows, device=torch.cuda.get_device_name(), torch=torch.__version__,
+            transformers=transformers.__version__,
+        )  # fmt: skip
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Print the line of a row, with the largest error and the contenders that are missing."""
+    words = ", ".join(f"{name} {us:.1f}" for name, us in row["us"].items())
+    print(f"{row['what']:18}{row['dtype']:9}{row['sizes']!s:28} us: {words}", flush=True)
+    for name, reason in row.get("missing", {}).items():
+        print(f"  without {name}: {reason}", flush=True)
+
+
 def main() -> None:
     """Print a line for each product and layer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--rounds", type=int, help="30, or 9 on a card, unless given")
+    parser.add_argument("--seconds", type=float, default=55.0, help="on a card: no layer is begun after so many")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    given.rounds = given.rounds or (30 if given.device == "cpu" else 9)
+    if given.device == "cuda":
+        on_card(given)
+        return
     threads = int(os.environ.get("OMP_NUM_THREADS", str(os.cpu_count())))
     torch.set_num_threads(threads)
     clock = CpuClock() if threads == 1 else HostClock()
@@ -157,9 +214,7 @@ def main() -> None:
             lines.append(lambda s=sizes, t=dtype, w=training: experts_row(t, s, w, given.rounds, clock))
         for line in lines:
             rows.append(line())
-            x = rows[-1]
-            words = ", ".join(f"{name} {us:.1f}" for name, us in x["us"].items())
-            print(f"{x['what']:18}{x['dtype']:9}{x['sizes']!s:28} us: {words}", flush=True)
+            print_row(rows[-1])
     if given.json:
         results.save(
             given.json, rows=rows, threads=threads, torch=torch.__version__, transformers=transformers.__version__

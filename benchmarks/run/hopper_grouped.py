@@ -1,7 +1,7 @@
 """gemmhub-hopper's grouped products against torch._grouped_mm on a Hopper GPU, by CUDA graphs.
 
     python -m benchmarks.run.hopper_grouped [--named] [--seed N] [--seconds N] [--candidates] [--dtype bfloat16]
-                                            [--rounds N] [--json FILE]
+                                            [--precision tf32] [--rounds N] [--json FILE]
 
 It needs torch with ``_grouped_mm`` and gemmhub-hopper. Offsets on the card divide the rows of a (m, k) among groups; b
 is (groups, k, n): row-major ("n") or contiguous along k ("t"). Mixtures: ``even``, groups of one size; ``skewed``,
@@ -9,16 +9,20 @@ sizes drawn by weights that fall like 1 / (i + 1). With ``--named``, or without 
 in both mixtures and orders; with a seed, products drawn for so many seconds: 8 to 256 groups of 1 to 8192 rows. Both
 calls of a product are timed in one run (benchmarks/lib/cuda_graphs.py), on operands that rotate past the L2 cache, each
 set with offsets of its own. gemmhub's candidate is that of the lowest estimate, compiled before or not. Results are
-compared with the products of the groups one by one. torch allocates its result in the graph's pool; gemmhub writes into
-an array.
+compared with the products of the groups one by one. Of float32, for which torch has no such kernel, the reference is a
+loop of torch.mm over the groups, whose sizes the host knows. With ``--candidates`` a row has what the fit of a cost
+model needs: each candidate's time and estimate, and the sizes of the groups of every set. torch allocates its result in
+the graph's pool; gemmhub writes into an array.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -49,6 +53,8 @@ class GroupedRig(Rig):
         self._groups, self._mixture, self._rng = groups, mixture, np.random.default_rng(seed)
         self.ends: dict[int, Any] = {}
         """Offsets by the address of a set's a."""
+        self.counts: list[list[int]] = []
+        """The rows of each group, of each set."""
         seconds = max(expected(groups * rows, n, k), 2 * groups * n * k / 4e12)
         super().__init__(rows, n, k, order, dtype, seconds, groups)
 
@@ -60,6 +66,7 @@ class GroupedRig(Rig):
         if self._mixture == "skewed":
             weights = 1 / np.arange(1, self._groups + 1)
             counts = self._rng.permutation(self._rng.multinomial(self._groups * m, weights / weights.sum()))
+        self.counts.append(counts.tolist())
         self.ends[a.data_ptr()] = torch.tensor(np.cumsum(counts), dtype=torch.int32, device="cuda")
         out = torch.empty(self._groups * m, n, device="cuda", dtype=dtype)
         return a, b.transpose(1, 2) if order == "t" else b, out
@@ -83,6 +90,19 @@ def close(rig: GroupedRig, call: Call) -> bool:
     return True
 
 
+def looped(rig: GroupedRig) -> Call:
+    """Return torch.mm of each group, by sizes that are known on the host."""
+    ends = {address: [0, *x.tolist()] for address, x in rig.ends.items()}
+
+    def call(a: Any, b: Any, out: Any) -> None:
+        own = ends[a.data_ptr()]
+        for group, (begin, end) in enumerate(itertools.pairwise(own)):
+            if end > begin:
+                torch.mm(a[begin:end], b[group], out=out[begin:end])
+
+    return call
+
+
 def measure(
     backend: HopperBackend, sizes: tuple[int, int, int, int], order: str, mixture: str, options: argparse.Namespace
 ) -> dict[str, Any] | None:
@@ -92,6 +112,7 @@ def measure(
         groups * rows, n, k, options.dtype, b="col" if order == "t" else "row", groups=Groups(groups, "m"),
         device=Device("cuda"),
     )  # fmt: skip
+    asked = replace(asked, precision=options.precision or asked.precision)
     offer = offered(backend, asked, order)
     if offer is None:
         return None
@@ -109,7 +130,10 @@ def measure(
     fastest = min(offer.candidates, key=lambda x: x.seconds or math.inf).name
     calls = {name: caller(name) for name in (offer.names if options.candidates else (fastest,))}
     wrong = [name for name, call in calls.items() if not close(rig, call)]
-    contenders = {"torch": rig.add(lambda a, b, out: torch._grouped_mm(a, b, offs=rig.ends[a.data_ptr()]))}
+    if options.dtype == "float32":
+        contenders = {"torch": rig.add(looped(rig))}
+    else:
+        contenders = {"torch": rig.add(lambda a, b, out: torch._grouped_mm(a, b, offs=rig.ends[a.data_ptr()]))}
     contenders |= {name: rig.add(call) for name, call in calls.items()}
     times = dict(zip(contenders, rig.medians(list(contenders.values()), options.rounds)))
     reference = times.pop("torch")
@@ -121,6 +145,9 @@ def measure(
         "tflops": operations / times[chosen], "torch_tflops": operations / reference,
         "ratio": reference / times[chosen], "best_ratio": reference / times[best], "wrong": wrong,
     }  # fmt: skip
+    if options.candidates:
+        row["estimates_us"] = {x.name: (x.seconds or math.nan) * 1e6 for x in offer.candidates}
+        row["counts"] = rig.counts
     tail = f"  best {best} {row['best_ratio']:.3f}" if best != chosen else ""
     print(
         f"{groups:4} groups x {rows:5} rows {n:6}{k:6} {order} {mixture:7} torch {row['torch_tflops']:6.1f}  hopper "
@@ -166,10 +193,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="products of random sizes, for --seconds")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--candidates", action="store_true", help="time all offered candidates")
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    parser.add_argument("--precision", choices=("ieee", "tf32"), help="of float32; also of the loop of torch.mm")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = options.precision == "tf32"
     backend = HopperBackend()
     ready = opened(backend)
     if ready is None:

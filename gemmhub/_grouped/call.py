@@ -13,6 +13,7 @@ from numbers import Number
 from typing import Any, NamedTuple
 
 from gemmhub import dtypes
+from gemmhub._base.geometry import same_memory
 from gemmhub._call.describe import common_library, operand, result_shape
 from gemmhub._call.options import ContractionOptions, Request, check, refuse_operands, request, unknown
 from gemmhub._grouped import forms, offsets
@@ -23,9 +24,9 @@ from gemmhub.packed import PackedB
 
 Array = Any
 
-OPERANDS = ("bias", "scale_a", "scale_b")
+OPERANDS = ("bias", "scale_a", "scale_b", "c")
 """Operands of a grouped product beside a and b."""
-_OPTIONS = ("out_dtype", "alpha", *OPERANDS, "activation", "precision", "reproducible", "backend", "stream")
+_OPTIONS = ("out_dtype", "alpha", "beta", *OPERANDS, "activation", "precision", "reproducible", "backend", "stream")
 """Options in the order of ``help()``."""
 
 
@@ -33,6 +34,8 @@ class GroupedOptions(ContractionOptions, total=False):
     """The keyword arguments of a grouped product."""
 
     alpha: complex
+    beta: complex
+    c: Any
     bias: Any
     scale_a: Any
     scale_b: Any
@@ -136,8 +139,6 @@ def check_names(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in _OPTIONS:
             refuse_operands(options, OPERANDS, "to a grouped product")
-            if name == "beta":
-                raise InputError(name, "given to a grouped product", "no beta: there is no c", "leave beta= out")
             raise unknown(name, ("offsets", "out", *_OPTIONS))
 
 
@@ -212,6 +213,8 @@ def describe(a: Array, b: Array, ends: Any, out: Array | None, options: Mapping[
             forms.check_rows(form, name, shapes[name], groups, shapes[name[-1]])
         if stacked:
             picks[name] = forms.shared(x)
+        elif name == "c":
+            picks[name] = forms.addend(form, x, shapes[name], groups, m, n)
         elif name == "bias":
             picks[name] = forms.bias(form, x, shapes[name], groups, n)
         elif name in ("scale_a", "scale_b"):
@@ -249,10 +252,12 @@ def _sizes(form: Form, m: int, n: int, k: int, span: slice) -> tuple[int, int, i
 
 
 def target(call: Grouped, out: Array) -> Array:
-    """``out`` natively, checked; OutputError where it cannot take the result, or shares memory with an operand."""
+    """``out`` natively, checked; OutputError where it cannot take the result, or shares memory with an operand, other
+    than by being c.
+    """
     native = call.arrays.target(out, call.shape)
     for name, x in call.natives.items():
-        if call.arrays.overlap(native, x):
+        if not (name == "c" and same_memory(x, native)) and call.arrays.overlap(native, x):
             raise OutputError("out", f"it shares memory with {name}", "memory of its own", "pass a new out=")
     return native
 
@@ -283,7 +288,7 @@ def read_lists(
         raise InputError("offsets", "given with lists of arrays", "None: each array is a group", "drop offsets=")
     check_names(options)
     fixed = {name: x for name, x in options.items() if name not in OPERANDS}
-    check(fixed)
+    check({name: x for name, x in fixed.items() if name != "beta" or options.get("c") is None})
     lists = {"a": a, "b": b, into: out, **{name: options[name] for name in OPERANDS if name in options}}
     lists = {name: x for name, x in lists.items() if x is not None or name in ("a", "b")}
     for name, x in lists.items():

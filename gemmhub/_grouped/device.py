@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmhub import api
 from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.operands import TorchArrays
-from gemmhub._base.geometry import MAX_ALIGNMENT, DeviceView, alignment
+from gemmhub._base.geometry import MAX_ALIGNMENT, DeviceView, alignment, same_memory
 from gemmhub._base.guard import translated
 from gemmhub._call.describe import numerics
 from gemmhub._call.options import Request, stream_handle, with_scalars
@@ -114,7 +114,7 @@ def bind(call: DeviceCall, backend: str, kernel: Kernel | None) -> Run:
     ``kernel`` is None where the result has no elements, or zeros alone.
     """
     arrays: Any = call.arrays
-    shape, dtype, alpha = call.shape, call.problem.out.dtype, call.request.alpha
+    shape, dtype, alpha, beta = call.shape, call.problem.out.dtype, call.request.alpha, call.request.beta
     written = arrays.increment_version if isinstance(arrays, TorchArrays) else None
     names = tuple(name for name in OPERANDS if name in call.problem.operands)
 
@@ -133,7 +133,7 @@ def bind(call: DeviceCall, backend: str, kernel: Kernel | None) -> Run:
                 left, right, *others = (x.address for x in views.values())
                 try:
                     kernel.run(
-                        left, right, target.address, options.get("alpha", alpha), 0,
+                        left, right, target.address, options.get("alpha", alpha), options.get("beta", beta),
                         arrays.current_stream() if stream is None else stream,
                         **dict(zip((*names, "offsets"), others)),
                     )  # fmt: skip
@@ -152,9 +152,9 @@ def clear(x: Array) -> None:
 
 
 def _refuse_shared(arrays: ArrayLibrary, out: DeviceView, views: Mapping[str, DeviceView]) -> None:
-    """OutputError where the result shares memory with an operand, or with the offsets."""
+    """OutputError where the result shares memory with an operand, other than by being c, or with the offsets."""
     for name, x in views.items():
-        if arrays.overlap(out, x):
+        if not (name == "c" and same_memory(x, out)) and arrays.overlap(out, x):
             raise OutputError("out", f"it shares memory with {name}", "memory of its own", "pass a new out=")
 
 
@@ -179,14 +179,24 @@ def describe(a: Array, b: Array, ends: Array, out: Array | None, options: Mappin
         out=Operand(found.out_dtype, new, MAX_ALIGNMENT) if target is None else matrix("out", target),
         compute_dtype=compute, alpha_is_one=bool(request.alpha == 1), activation=request.activation,
         precision=precision, reproducible=request.settings.reproducible, device=arrays.device, groups=groups,
-        operands=Table({name: _described(name, found, product) for name in OPERANDS if name in found.natives}),
+        operands=Table({name: _described(name, found, product) for name in _read(found)}),
     )  # fmt: skip
     return DeviceCall(arrays, request, form, problem, groups, shape)
+
+
+def _read(found: Operands) -> list[str]:
+    """The names of the operands beside a and b that a kernel gets: not of a c that is multiplied by 0."""
+    return [x for x in OPERANDS if x in found.natives and (x != "c" or found.request.beta != 0)]
 
 
 def _described(name: str, found: Operands, product: Product) -> Described:
     """The description of an operand beside a and b; an error where its shape or dtype does not fit."""
     form, x, (count,) = found.form, found.natives[name], product.batch
+    if name == "c":
+        m, n, _ = found.sizes
+        forms.check_addend(form, tuple(x.shape), count, m, n)
+        described(name, x, replace(product, shape=tuple(x.shape)))  # its dtype is checked
+        return Operand(x.dtype, layout(x, product.batch if form.out is None else ()), alignment(x))
     if name != "bias":
         operand = tuple(found.natives[name[-1]].shape)
         forms.check_rows(form, name, x.shape, count, operand)

@@ -111,6 +111,19 @@ def bias(form: Form, x: Array, shape: tuple[int, ...], groups: int, n: int) -> P
     raise ShapeError("bias", f"shape {shape}", allowed)
 
 
+def check_addend(form: Form, shape: tuple[int, ...], groups: int, m: int, n: int) -> None:
+    """ShapeError for a c that has another shape than the product, with all its columns."""
+    wanted = result_shape(form, groups, m, n)
+    if shape != wanted:
+        raise ShapeError("c", f"shape {shape}", f"shape {wanted}, that of the product", "broadcast it")
+
+
+def addend(form: Form, x: Array, shape: tuple[int, ...], groups: int, m: int, n: int) -> Pick:
+    """The function that cuts a c of this ``shape``."""
+    check_addend(form, shape, groups, m, n)
+    return along(x, form.out)
+
+
 def scale(form: Form, name: str, x: Array, shape: tuple[int, ...], groups: int, operand: tuple[int, ...]) -> Pick:
     """The function that cuts a scale of this ``shape``, of a or b of the shape ``operand``.
 

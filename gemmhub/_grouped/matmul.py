@@ -48,9 +48,11 @@ def grouped_matmul(
     offsets : int32 or int64 array of shape (g,) on the host, or int32 on the operands' device: cumulative ends, without
         a leading zero, as of torch._grouped_mm. Groups may be empty. Rows or columns beyond the last end enter no
         result, and are zeros in the result.
-    out : array of the result's shape, overwritten, which shares no memory with operands; in lists, one for each group,
-        which shares none with results or operands of other groups.
+    out : array of the result's shape, overwritten, which shares no memory with operands, but may be c; in lists, one
+        for each group, which shares none with results or operands of other groups.
     out_dtype, alpha, activation, precision, reproducible, stream : as of :func:`matmul`, for each product.
+    beta, c : beta times c, an array of the product's shape, is added; in lists, one for each group. Beyond the last end
+        the result is zeros, whatever c is. ``c=out`` with ``beta=1`` accumulates, as gradients of weights.
     bias : array of shape (n,), or (g, n) with one for each group; in lists, one for each group.
     scale_a, scale_b : float32 factors as of :func:`matmul`: of a stack, with the group first; of an operand that the
         offsets divide, of one element, of one for each of its rows (columns of b), or (g, 1, 1) for each group.
@@ -124,7 +126,10 @@ def multiply(a: Array, b: Array, offsets: Any, out: Array | None, options: dict[
         if arrays.device.type == "cpu":
             if out is not None and isinstance(arrays, TorchHostArrays):
                 arrays.increment_version(out)
-            repeated.run(call, native, new=out is None)
+            if "c" in call.natives:  # which may be the result
+                run(call, native)
+            else:
+                repeated.run(call, native, new=out is None)
             finish(call, native)
             return arrays.wrap(native, (a, b)) if out is None else out
         result = arrays.wrap(native, (a, b)) if out is None else out
@@ -134,7 +139,7 @@ def multiply(a: Array, b: Array, offsets: Any, out: Array | None, options: dict[
 
 
 def run(call: Grouped, result: Array) -> None:
-    """Write the products of all groups into ``result``, on a device."""
+    """Write the products of all groups into ``result``, one by one."""
     matmul, options, cut = api.matmul, call.options, call.cut(result)
     left, right = call.picks["a"], call.picks["b"]
     for i, span in call.busy:

@@ -79,7 +79,7 @@ class GroupedOperands:
         )
         self.others: dict[str, Placed] = {}
         described_by: dict[str, Described] = {}
-        for name, form in (("bias", case.bias), *case.operands.items()):
+        for name, form in (("c", "matrix" if case.c else None), ("bias", case.bias), *case.operands.items()):
             if form is not None:
                 described_by[name] = self._add(name, form)
         self.problem = GemmProblem(
@@ -97,13 +97,17 @@ class GroupedOperands:
         return Placed(self.memory, dtype, (*batch, rows, cols), steps, self.case.offset + x.first, x.size)
 
     def _operand(self, name: str) -> Operand:
-        x, batch = self.placed[name], self.case.groups.batch(name)
+        x = self.others[name] if name == "c" else self.placed[name]
+        batch = self.case.groups.batch("out" if name == "c" else name)
         *outer, row, col = x.steps
         steps = tuple(step if size > 1 else 0 for size, step in zip(batch, outer))
         return Operand(x.dtype, MatrixLayout(x.shape[-2], x.shape[-1], row, col, batch, steps), x.alignment)
 
     def _add(self, name: str, form: str) -> Described:
         case, count = self.case, self.case.groups.count
+        if name == "c":
+            self.others[name] = self._matrix("out", self.placed["out"].dtype, case.m, case.n, case.out)
+            return self._operand(name)
         if name == "bias":
             dtype = addend_dtypes(self.placed["out"].dtype, case.compute_dtype)[0]
             sizes: tuple[int, ...] = (count, case.n) if form == "batch n" else (case.n,)
@@ -158,10 +162,14 @@ class GroupedOperands:
         self.memory.synchronize()
         with np.errstate(all="ignore"):
             kernel.run(
-                x["a"].array, x["b"].array, x["out"].array, self.case.alpha, 0, self.memory.stream, **others,
+                x["a"].array, x["b"].array, x["out"].array, self.case.alpha, self._beta, self.memory.stream, **others,
                 offsets=self.offsets.array,
             )  # fmt: skip
         self.memory.synchronize()
+
+    @property
+    def _beta(self) -> float:
+        return self.case.beta if self.case.c else 0
 
     def run_once(self, kernel: Kernel, label: str) -> float:
         """Call ``kernel`` and check what it wrote; return the worst error/bound."""
@@ -194,7 +202,7 @@ class GroupedOperands:
         """The values of an operand that one group's product has."""
         values = (self.placed.get(name) or self.others[name]).values
         form = self.problem.operands[name].form if name in self.others else ""
-        if self.case.groups.batch(name) or form.startswith("batch") or values.ndim == 3:
+        if self.case.groups.batch("out" if name == "c" else name) or form.startswith("batch") or values.ndim == 3:
             return values[group] if len(values) > 1 else values[0]
         axis = _axis(name, self.case.divides)
         if axis is None or values.shape[axis] == 1:
@@ -209,7 +217,7 @@ class GroupedOperands:
         with np.errstate(all="ignore"):
             want = accuracy.reference(
                 self.cut("a", group, span), self.cut("b", group, span), model=accuracy.problem_model(self.problem),
-                alpha=case.alpha, activation=case.activation, out_dtype=self.placed["out"].dtype,
+                alpha=case.alpha, beta=self._beta, activation=case.activation, out_dtype=self.placed["out"].dtype,
                 **{name: self.cut(name, group, span) for name in self.others},
             )  # fmt: skip
             ratio = np.broadcast_to(want.ratio(got), got.shape)
@@ -227,7 +235,8 @@ class GroupedOperands:
 def _axis(name: str, divides: str) -> int | None:
     """The axis of an operand of the whole arrays, or of the result, that offsets divide; None where they do not."""
     return {
-        "m": {"a": 0, "out": 0, "scale_a": 0}, "k": {"a": 1, "b": 0}, "n": {"b": 1, "out": 1, "scale_b": 1, "bias": 0},
+        "m": {"a": 0, "out": 0, "c": 0, "scale_a": 0}, "k": {"a": 1, "b": 0},
+        "n": {"b": 1, "out": 1, "c": 1, "scale_b": 1, "bias": 0},
     }[divides].get(name)  # fmt: skip
 
 

@@ -36,6 +36,10 @@ class GroupedCase:
     b: str = "row"
     out: str = "row"
     alpha: float = 1
+    c: bool = False
+    """Whether ``beta`` times an addend is added."""
+    beta: float = 1
+    """Its factor, where there is one."""
     bias: str | None = None
     """Form of the bias: "n", "batch n" with one for each group; None for no bias."""
     operands: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -89,7 +93,13 @@ class GroupedCase:
     @property
     def parts(self) -> dict[str, str]:
         """The parts of the problem in :attr:`gemmhub.backend.Backend.takes`."""
-        parts = {"groups": self.divides, "bias": self.bias, **self.operands, "activation": self.activation}
+        parts = {
+            "groups": self.divides,
+            "c": "matrix" if self.c else None,
+            "bias": self.bias,
+            **self.operands,
+            "activation": self.activation,
+        }
         parts["precision"] = None if self.precision == "ieee" else self.precision
         parts["reproducible"] = None if self.reproducible is None else "run" if self.reproducible == "run" else "batch"
         return {name: form for name, form in parts.items() if form is not None}
@@ -130,6 +140,7 @@ _DTYPES: tuple[dict[str, Any], ...] = (
 _EPILOGUES: tuple[dict[str, Any], ...] = (
     {"bias": "n"}, {"bias": "batch n", "alpha": 0.7}, {"activation": "gelu"}, {"bias": "n", "activation": "swiglu"},
     {"bias": "batch n", "activation": "silu", "alpha": -1.5}, {"alpha": 0, "data": "nonfinite", "bias": "n"},
+    {"c": True, "data": "alternate"}, {"c": True, "beta": -0.5, "bias": "batch n", "activation": "gelu", "alpha": 2},
 )  # fmt: skip
 _LAYOUTS: tuple[dict[str, Any], ...] = (
     {"b": "col"}, {"a": "col"}, {"a": "col", "b": "col", "out": "col"},

@@ -143,6 +143,29 @@ def test_options_and_operands(form, library, machine, grouped, rng):
             gemmhub.grouped_matmul(*map(library.array, (a, b, ends)), **{name: library.array(small(rng, shape))})
 
 
+@pytest.mark.parametrize("form", DIVIDED)
+def test_an_addend(form, library, machine, grouped, rng):
+    """It may be the result; one that is multiplied by 0 is not read."""
+    a, b, ends = drawn(rng, form, sizes=(2, 0, 4))
+    shape = on_host(form, a, b, ends).shape
+    c = small(rng, shape)
+    x, y, offsets = map(library.array, (a, b, ends))
+    for options in ({"beta": 1}, {"beta": -2.0, "alpha": 0.5, "activation": "relu"}):
+        expected = on_host(form, a, b, ends, c=c, **options)
+        got = gemmhub.grouped_matmul(x, y, offsets, c=library.array(c), **options)
+        np.testing.assert_array_equal(got.host, expected)
+        out = library.array(c.copy())
+        assert gemmhub.grouped_matmul(x, y, offsets, out=out, c=out, **options) is out
+        np.testing.assert_array_equal(out.host, expected)
+    unread = library.array(np.full(shape, np.nan, np.float32))
+    got = gemmhub.grouped_matmul(x, y, offsets, c=unread, beta=0)
+    np.testing.assert_array_equal(got.host, on_host(form, a, b, ends))
+    with pytest.raises(ShapeError, match="c: shape"):
+        gemmhub.grouped_matmul(x, y, offsets, c=library.array(small(rng, (2, 2))), beta=1)
+    with pytest.raises(DTypeError, match="c: dtype float64"):
+        gemmhub.grouped_matmul(x, y, offsets, c=library.array(c.astype(np.float64)), beta=1)
+
+
 def test_gated_activations(library, machine, grouped, rng):
     for form in ("ragged m", "ragged k"):
         a, b, ends = drawn(rng, form)

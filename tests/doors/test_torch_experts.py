@@ -284,10 +284,39 @@ def test_flags_that_an_earlier_transformers_does_not_have(rng):
     layer = experts_of(rng, torch.bfloat16)
     for name in ("has_post_expert_norm", "_is_expert_parallel"):
         vars(layer).pop(name, None)
+    given = routed(rng, torch.bfloat16)
+    expected, bound = reference(layer, *given, torch.finfo(torch.bfloat16).eps)
     assert door.accelerate(layer).experts == ("",)
+    assert ((layer(*given).double() - expected).abs() <= bound).all()
     layer = experts_of(rng, torch.bfloat16)
     del layer.is_transposed
     assert "experts with transposed weights" in door.accelerate(layer).left[""]
+
+
+def test_experts_follow_blocks_and_the_override(monkeypatch, rng):
+    """Options of the acceleration go before."""
+    pytest.importorskip("torch", minversion="2.11", reason="torch 2.11 is not installed")
+    layer, given = experts_of(rng, torch.bfloat16), routed(rng, torch.bfloat16)
+    other = experts_of(rng, torch.bfloat16)
+    door.accelerate(layer)
+    door.accelerate(other, reproducible="run")
+    seen, original = [], module.grouped_matmul
+
+    def watched(a, b, ends, **options):
+        seen.append(options.get("reproducible"))
+        return original(a, b, ends, **options)
+
+    monkeypatch.setattr(module, "grouped_matmul", watched)
+    layer(*given)
+    with door.use(reproducible="run"):
+        layer(*given)
+    with door.override("run"):
+        layer(*given)
+        with door.use(reproducible="off"):
+            layer(*given)
+            other(*given)
+    layer(*given)
+    assert seen == [None, None, "run", "run", "run", "run", "off", "off", "run", "run", None, None]
 
 
 def test_a_wrong_order_of_experts_is_found(monkeypatch, rng):

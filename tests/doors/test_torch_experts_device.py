@@ -49,6 +49,14 @@ class AsHopper(Grouped):
         return super().kernel(replace(problem, out=replace(problem.out, alignment=1)), candidate)
 
 
+class Halves(AsHopper):
+    """Takes operands of 16 bits alone."""
+
+    def offer(self, problem):
+        wide = problem.a.dtype.itemsize > 2
+        return Refusal("operands of 32 bits", "pass operands of 16 bits") if wide else super().offer(problem)
+
+
 class Ungated(AsHopper):
     """Takes no gated activations."""
 
@@ -61,7 +69,7 @@ class Rows(AsHopper):
     takes: ClassVar = {**HopperBackend.takes, "groups": frozenset({"m"})}
 
 
-class Pinned(AsHopper):
+class Pinned(Halves):
     """Has an order of sums."""
 
     def offer(self, problem):
@@ -125,13 +133,16 @@ def test_training(listed, rng):
     assert all(torch.isfinite(x.grad).all() and x.grad.any() for x in layer.parameters())
 
 
-@pytest.mark.parametrize(("dtype", "intermediate"), [(torch.float32, 16), (torch.bfloat16, 17)])
-def test_experts_that_no_backend_takes_are_left(dtype, intermediate, listed, rng):
+@pytest.mark.parametrize(
+    ("dtype", "intermediate", "reason"), [(torch.float32, 16, "not known to be faster"), (torch.bfloat16, 17, LEFT)]
+)
+def test_experts_that_no_backend_takes_are_left(dtype, intermediate, reason, listed, monkeypatch, rng):
     backend = listed(AsHopper)
+    monkeypatch.setattr(experts, "_SLOWER", (torch.float32,))
     layer = layer_of(rng, dtype, intermediate)
     kind = type(layer)
     accelerated = door.accelerate(layer)
-    assert LEFT in accelerated.left[""]
+    assert reason in accelerated.left[""]
     assert type(layer) is kind
     check(layer, routed(rng, dtype))
     assert not backend.calls
@@ -145,7 +156,7 @@ def test_another_backend_is_named(listed, rng):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_experts_that_change_later_are_computed_by_transformers(compiled, listed, rng):
     """A model whose dtype changes after the acceleration, and back."""
-    backend = listed(AsHopper)
+    backend = listed(Halves)
     layer = layer_of(rng)
     door.accelerate(layer)
     layer.requires_grad_(False)

@@ -58,6 +58,26 @@ def test_tensors(form, dtype, rng):
     assert gemmhub.explain_grouped(x, y, offsets).form == form
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_an_addend(form, rng):
+    """It may be the result. Where gradients are recorded or functions are traced it is refused."""
+    a, b, ends = operands(rng, form, F32, [3, 0, 2])
+    x, y, offsets = tensors(a, b, ends)
+    product = gemmhub.grouped_matmul(x, y, offsets)
+    c = torch.from_numpy(draw(rng, tuple(product.shape), F32))
+    got = gemmhub.grouped_matmul(x, y, offsets, c=c, beta=-0.5)
+    assert worst(form, a, b, ends, got.numpy(), c=c.numpy(), beta=-0.5) <= 1
+    assert gemmhub.spot_check_grouped(x, y, offsets, got, c=c, beta=-0.5)
+    version = c._version
+    assert gemmhub.grouped_matmul(x, y, offsets, out=c, c=c, beta=-0.5) is c
+    assert torch.equal(c, got)
+    assert c._version > version
+    for recorded in ({"a": x.clone().requires_grad_()}, {"c": c.clone().requires_grad_()}):
+        named = {"a": x, "c": c, **recorded}
+        with pytest.raises(InputError, match="c: given in a function that torch traces, or where gradients"):
+            gemmhub.grouped_matmul(named["a"], y, offsets, c=named["c"], beta=1)
+
+
 @pytest.mark.parametrize(("form", "activation"), ACTIVATED)
 def test_gradients(form, activation, rng):
     a, b, offsets = leaves(rng, form, [2, 0, 1], m=2, n=2, k=2, beyond=1)

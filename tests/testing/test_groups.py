@@ -87,7 +87,7 @@ def finds(fault: str, divides: str) -> str:
 _ELSEWHERE = {
     "no zeros beyond the end": "k", "the epilogue beyond the end": "kn", "sums beyond the end": "mn",
     "an empty group keeps what it had": "mn", "the first bias for all groups": "n",
-    "a tile of 16 rows is stored whole": "kn",
+    "a tile of 16 rows is stored whole": "kn", "c beyond the end": "k",
 }  # fmt: skip
 """Divided dimensions where a kernel cannot have a fault."""
 

@@ -15,7 +15,7 @@ from gemmhub._arrays.torch import tensors
 from gemmhub._base.geometry import MAX_ALIGNMENT
 from gemmhub._base.wording import instance
 from gemmhub._call.options import pins_rows
-from gemmhub._doors.torch import calls, experts_backends
+from gemmhub._doors.torch import calls, experts_backends, override
 from gemmhub._grouped.matmul import grouped_matmul
 
 Tensor = Any
@@ -28,7 +28,7 @@ _APART = ("cpu",)
 _HOSTS = ("cpu", "meta")
 """Types of devices where gemmhub computes every grouped product, one after the other."""
 _SLOWER = (torch.float32, torch.float64)
-"""Dtypes of weights on CPUs for which gemmhub is not known to be faster than transformers."""
+"""Dtypes of weights for which gemmhub is not known to be faster than transformers."""
 _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes that torch.autocast rounds, unless they are its own."""
 _FLAGS = {
@@ -51,14 +51,17 @@ class Experts(torch.nn.Module):
         """Return the weighted sum of the results of each token's experts, of the shape (tokens, hidden size).
 
         Tokens are sorted by expert, on their device: no number is read on the host. Rows of experts that are not here,
-        of negative numbers too, are beyond the last end, and have zeros. Where no backend takes the products,
+        of negative numbers too, are beyond the last end, and have zeros. Options of ``gemmhub.torch.override`` and of
+        blocks of ``use`` hold where the acceleration has none of its own. Where no backend takes the products,
         transformers computes them.
         """
         module: Any = self
-        if module._is_expert_parallel or calls.multiplies_itself(module.gate_up_proj, module.down_proj):  # since then
+        parallel = getattr(module, "_is_expert_parallel", False)
+        if parallel or calls.multiplies_itself(module.gate_up_proj, module.down_proj):  # since then
             return super().forward(hidden_states, top_k_index, top_k_weights)
-        fused = _fused(module, hidden_states)
-        if not fused and not _taken(module, hidden_states, None):
+        options = {**override.in_force(), **module._options}
+        fused = _fused(module, hidden_states, options)
+        if not fused and not _taken(module, hidden_states, None, options):
             return super().forward(hidden_states, top_k_index, top_k_weights)
         indices = top_k_index.reshape(-1)
         experts, order = torch.sort(indices.masked_fill(indices < 0, module.num_experts), stable=True)
@@ -68,10 +71,10 @@ class Experts(torch.nn.Module):
         tokens = hidden_states.index_select(0, torch.div(order, count, rounding_mode="floor"))
         weights = module.gate_up_proj.transpose(-2, -1)
         if fused:
-            hidden = grouped_matmul(tokens, weights, ends, activation="swiglu", **module._options)
+            hidden = grouped_matmul(tokens, weights, ends, activation="swiglu", **options)
         else:
-            hidden = module._apply_gate(grouped_matmul(tokens, weights, ends, **module._options))
-        rows = grouped_matmul(hidden, module.down_proj.transpose(-2, -1), ends, **module._options)
+            hidden = module._apply_gate(grouped_matmul(tokens, weights, ends, **options))
+        rows = grouped_matmul(hidden, module.down_proj.transpose(-2, -1), ends, **options)
         rows = rows * top_k_weights.reshape(-1, 1).index_select(0, order)
         back = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
         sums = rows.index_select(0, back).view(*top_k_index.shape, rows.shape[-1]).sum(1)
@@ -84,15 +87,15 @@ class Experts(torch.nn.Module):
         return _new, (kind._original,), self.__dict__
 
 
-def _fused(module: Any, tokens: Tensor) -> bool:
+def _fused(module: Any, tokens: Tensor, options: dict[str, Any]) -> bool:
     """Whether one kernel computes the first product and the gate. Of these, autograd would keep nothing."""
     recorded = torch.is_grad_enabled() and (tokens.requires_grad or module.gate_up_proj.requires_grad)
     if not module._fuses or recorded or tokens.device.type in _APART:
         return False
-    return _taken(module, tokens, "swiglu")
+    return _taken(module, tokens, "swiglu", options)
 
 
-def _taken(module: Any, tokens: Tensor, activation: str | None) -> bool:
+def _taken(module: Any, tokens: Tensor, activation: str | None, options: dict[str, Any]) -> bool:
     """Whether backends take the products of these tokens by experts, the first with this activation.
 
     Without an activation it is true where bits of rows are pinned, too: transformers pins none, so that an error is
@@ -100,9 +103,9 @@ def _taken(module: Any, tokens: Tensor, activation: str | None) -> bool:
     """
     up, down = module.gate_up_proj, module.down_proj
     recorded = torch.is_grad_enabled() and (tokens.requires_grad or up.requires_grad or down.requires_grad)
-    if activation is None and pins_rows(module._options.get("reproducible")):
+    if activation is None and pins_rows(options.get("reproducible")):
         return True
-    return _takes(tokens, up, down, activation, recorded, module._options)
+    return _takes(tokens, up, down, activation, recorded, options)
 
 
 def _takes(
@@ -175,8 +178,9 @@ def reason_to_leave(module: Any, options: dict[str, Any]) -> str:
 def _reason_by_device(module: Any, named: str, options: dict[str, Any]) -> str:
     """The reason to leave experts where they are now; empty where gemmhub computes them there, and is not slower."""
     up, down, dtype = module.gate_up_proj, module.down_proj, _dtype(module.gate_up_proj)
-    if up.device.type == "cpu" and dtype in _SLOWER and not pins_rows(options.get("reproducible")):
-        return f"{named} with products of {dtype} on a CPU, where gemmhub is not known to be faster than transformers"
+    if up.device.type != "meta" and dtype in _SLOWER and not pins_rows(options.get("reproducible")):
+        where = "a CPU" if up.device.type == "cpu" else up.device
+        return f"{named} with products of {dtype} on {where}, where gemmhub is not known to be faster than transformers"
     if not _takes(up, up, down, None, False, options):
         return f"{named} with products of {dtype} on {up.device}: no backend multiplies these groups there"
     return ""

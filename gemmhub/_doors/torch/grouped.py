@@ -27,6 +27,8 @@ from gemmhub.problem import GemmProblem, Groups, Operand
 
 Tensor = Any
 
+_TERMS = ("bias", "c")
+"""The operands that are added, which autocast rounds as a and b."""
 CALLS: Mapping[str, Callable[..., Any]] = {
     "grouped_matmul": grouped_matmul,
     "explain_grouped": explain_grouped,
@@ -77,7 +79,7 @@ def _plain(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> 
     these are the operands themselves.
     """
     a, b, *rest = operands
-    terms = {"a": a, "b": b, "bias": options.get("bias")}
+    terms = {"a": a, "b": b, **{name: options.get(name) for name in _TERMS}}
     named = {name: x for name, x in terms.items() if isinstance(x, torch.Tensor)}
     cast = None if options.get("out") is not None else calls.autocast(named.values(), {})
     changed = {name: x.resolve_conj().resolve_neg() for name, x in named.items()}
@@ -85,7 +87,7 @@ def _plain(call: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> 
     if all(changed[name] is x for name, x in named.items()):
         return NotImplemented
     terms |= changed
-    others = {**options, "bias": terms["bias"]} if "bias" in named else options
+    others = {**options, **{name: terms[name] for name in _TERMS if name in named}}
     return CALLS[call](terms["a"], terms["b"], *rest, **others)
 
 

@@ -24,14 +24,15 @@ from gemmhub._base.wording import instance
 from gemmhub._call.options import refuse_recorded
 from gemmhub._doors.torch import activations, adjoints, calls, ops
 from gemmhub._grouped import forms
-from gemmhub._grouped.call import OPERANDS
 from gemmhub._grouped.matmul import multiply
 from gemmhub.errors import DTypeError, InputError, ShapeError
 
 Tensor = Any
 
-_NAMES = (*OPERANDS, "alpha", "out_dtype", "activation", "precision", "reproducible", "backend")
-_DEFAULTS = (*(None for _ in OPERANDS), 1, None, None, None, None, None)
+_OPERANDS = ("bias", "scale_a", "scale_b")
+"""Operands beside a and b that the operator has."""
+_NAMES = (*_OPERANDS, "alpha", "out_dtype", "activation", "precision", "reproducible", "backend")
+_DEFAULTS = (*(None for _ in _OPERANDS), 1, None, None, None, None, None)
 _SCHEMA = (
     "grouped_matmul(Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, Tensor? scale_a=None, "
     "Tensor? scale_b=None, Scalar alpha=1, ScalarType? out_dtype=None, str? activation=None, str? precision=None, "
@@ -48,7 +49,7 @@ _ALIGNMENT = 16
 def matmul(a: Tensor, b: Tensor, offsets: Any, out: Any, options: Mapping[str, Any]) -> Tensor:
     """Compute :func:`gemmhub.grouped_matmul` by the operator, with the same arguments."""
     where = "in a function that torch traces, or where gradients are recorded"
-    for name, x in (("out", out), ("stream", options.get("stream"))):
+    for name, x in (("out", out), ("stream", options.get("stream")), ("c", options.get("c"))):
         if x is not None:
             raise InputError(name, f"given {where}", "None", f"drop {name}=")
     for name, x in (("a", a), ("b", b)):
@@ -133,7 +134,7 @@ class Product(_SingleLevelFunction):
                         "multiply the operand by it, or call under torch.no_grad()",
                     )  # fmt: skip
         output = _below(a, b, offsets, *values)
-        operands = [options.pop(name, None) for name in OPERANDS]
+        operands = [options.pop(name, None) for name in _OPERANDS]
         ctx.save_for_backward(a, b, offsets, operands[0])
         ctx.save_for_forward(a, b, offsets, *operands)
         ctx.options, ctx.dtype = options, output.dtype
@@ -176,7 +177,7 @@ def _tangent(
             "dtypes of 16 bits or more with tangents", "give out_dtype=torch.bfloat16",
         )  # fmt: skip
     wide = epilogue_dtype(a.dtype, b.dtype, ctx.dtype)
-    named = {name: x for name, x in zip(OPERANDS, operands) if x is not None}
+    named = {name: x for name, x in zip(_OPERANDS, operands) if x is not None}
     options = {**ctx.options, **named}
     plain = {name: x for name, x in ctx.options.items() if name != "activation"} | {"out_dtype": wide}
     factors = {"a": a, "b": b} | {name: x for name, x in named.items() if name != "bias"}

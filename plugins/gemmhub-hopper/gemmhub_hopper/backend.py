@@ -23,7 +23,7 @@ from gemmhub_hopper.cost import choose, model
 from gemmhub_hopper.cost.grouped import of_unequal_groups
 from gemmhub_hopper.cost.model import Card
 from gemmhub_hopper.cost.shortlist import Shortlists
-from gemmhub_hopper.grouped_proof import GROUPS
+from gemmhub_hopper.grouped_proof import FLOAT32_GROUPS, GROUPS
 from gemmhub_hopper.launches import packed, pdl
 from gemmhub_hopper.launches.f16_staged import F16Staged, by_tiles
 from gemmhub_hopper.launches.gemv_launch import GemvLaunch
@@ -155,6 +155,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
             proofs[GROUPS] = None
         if any(x.form.symmetric for x in lowerings):
             proofs[SYMMETRIC] = None
+        proofs |= dict.fromkeys(FLOAT32_GROUPS for x in lowerings if x.form.divided and x.form.input == "split")
         for input_type in proofs:
             refusal = self._proofs.of(index, self.machine.gpus[index], input_type)
             if refusal is not None:

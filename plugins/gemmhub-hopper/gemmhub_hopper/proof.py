@@ -32,11 +32,11 @@ class Proofs(proof.Proofs):
         self._launch = launch
 
     def trials(self, index: int, input_type: str) -> Iterator[Check]:
-        """Yield the products that prove an input; or what :data:`grouped_proof.GROUPS` or
-        :data:`symmetric_proof.SYMMETRIC` names.
+        """Yield the products that prove an input; or what :data:`grouped_proof.GROUPS`,
+        :data:`grouped_proof.FLOAT32_GROUPS` or :data:`symmetric_proof.SYMMETRIC` names.
         """
-        if input_type == grouped_proof.GROUPS:
-            yield from grouped_proof.trials(self._launch)
+        if input_type in (grouped_proof.GROUPS, grouped_proof.FLOAT32_GROUPS):
+            yield from grouped_proof.trials(input_type, self._launch)
             return
         if input_type == symmetric_proof.SYMMETRIC:
             yield from symmetric_proof.trials(self._launch)

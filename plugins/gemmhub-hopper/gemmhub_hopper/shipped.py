@@ -1,5 +1,7 @@
 """The kernels that the wheel carries compiled: those of plain products of bfloat16, float16, tf32 and float32.
 
+There are a few of grouped products of bfloat16 besides.
+
 A plain product has matrices of one dtype and of any sizes and orders, no c, bias or activation, and a
 row-major result of the operands' dtype. ``data/shipped.json`` lists its kernels, which were selected by
 ``python -m benchmarks.run.hopper_shipped`` for random products; those of float16 are those of bfloat16. The module
@@ -45,8 +47,14 @@ def sources(architecture: str) -> list[Source]:
 
 
 def half(kernel: Code) -> bool:
-    """Return whether a kernel multiplies bfloat16."""
-    return not isinstance(kernel, int) and _input(kernel) == "bfloat16"
+    """Return whether a kernel multiplies bfloat16, and there is one for float16: those of groups have none."""
+    grouped = isinstance(kernel, Variant) and kernel.form.divided is not None
+    return not isinstance(kernel, int) and _input(kernel) == "bfloat16" and not grouped
+
+
+def of_float16(kernel: Code) -> bool:
+    """Return whether a kernel multiplies float16."""
+    return not isinstance(kernel, int) and _input(kernel) == "float16"
 
 
 def as_float16(kernel: Code) -> Code:

@@ -40,8 +40,15 @@ class GroupedProduct:
     b: str = "row"
     d: str = "row"
     dtype: str = "bfloat16"
+    """That of a and b; "tf32" is float32 with that precision."""
     out: str | None = None
+    registers: bool = False
+    """Whether the kernel's a goes through registers, of those that need not."""
     alpha: float = 1
+    beta: float = 0
+    """The factor of c; 0 for no c."""
+    c_is_out: bool = False
+    """Whether c is the result's memory."""
     bias: str | None = None
     """ "n", "batch n" or "m"."""
     activation: str | None = None
@@ -49,7 +56,7 @@ class GroupedProduct:
     def __str__(self):
         words = [self.choice.name, self.divides, f"{self.extent}x{self.across}x{self.k}"]
         words += [self.a[0] + self.b[0] + self.d[0], str(len(self.ends)), self.dtype]
-        return "-".join([*words, *filter(None, (self.out, self.bias, self.activation))])
+        return "-".join([*words, *filter(None, (self.out, self.beta and "c", self.bias, self.activation))])
 
     @property
     def sizes(self):
@@ -59,10 +66,13 @@ class GroupedProduct:
 
     @cached_property
     def problem(self):
+        dtype, precision = ("float32", "tf32") if self.dtype == "tf32" else (self.dtype, None)
         asked = problem(
-            *self.sizes, self.dtype, self.out, (), self.a, self.b, self.d, groups=Groups(len(self.ends), self.divides),
+            *self.sizes, dtype, self.out, (), self.a, self.b, self.d, groups=Groups(len(self.ends), self.divides),
             activation=self.activation, alpha_is_one=self.alpha == 1,
         )  # fmt: skip
+        asked = replace(asked, precision=precision or asked.precision)
+        asked = asked.having(c=asked.out) if self.beta else asked
         if self.bias is None:
             return asked
         strides = (self.sizes[1],) if self.bias.startswith("batch") else ()
@@ -73,7 +83,9 @@ class GroupedProduct:
         """The candidate, which may not run."""
         lowerings = groups.lowerings(self.problem)
         assert isinstance(lowerings, tuple), lowerings
-        return GroupedChoice(lowerings[self.swapped], self.shape, 1)
+        asked = self.swapped, self.registers or self.dtype == "float32"
+        lowering = next(x for x in lowerings if (x.swapped, x.form.registers_a) == asked)
+        return GroupedChoice(lowering, self.shape, 1)
 
     @property
     def choice(self):
@@ -109,11 +121,22 @@ class GroupedProduct:
             bias = rng.integers(-3, 4, shape).astype(np.float32)
         return a, b, bias
 
+    def addend(self, seed):
+        """c: small integers, and NaN in rows (columns) that no group has; None where there is none."""
+        if not self.beta:
+            return None
+        (m, n, _), last = self.sizes, self.spans[-1][1]
+        c = np.random.default_rng(seed).integers(-3, 4, (*self.problem.groups.batch("out"), m, n))
+        c = c.astype(self.problem.out.dtype)
+        if self.divides != "k":
+            c[(slice(last, None), slice(None))[:: -1 if self.divides == "n" else 1]] = np.nan
+        return c
+
     def scales(self):
         """The quantization scales by their names."""
         return {}
 
-    def exact(self, a, b, bias):
+    def exact(self, a, b, bias, c=None):
         """The result in float64."""
         a, b = a.astype(np.float64), b.astype(np.float64)
         factors = self.scales()
@@ -130,6 +153,8 @@ class GroupedProduct:
             else:
                 rows, left, right = (group, every), a[:, span], b[span]
             value = self.alpha * (left @ right)
+            if c is not None:
+                value = value + self.beta * c[rows].astype(np.float64)
             if bias is not None:
                 own = bias[group] if bias.ndim == 2 else bias
                 if self.bias == "m":

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.candidates.candidate import runnable
-from gemmhub_hopper.variants.shapes import GROUPED_SHAPES
+from gemmhub_hopper.variants.shapes import GROUPED_SHAPES, GROUPED_SMALL_SHAPES
 from grouped_products import LIMIT, GroupedProduct
 from products import loaded, stored
 from test_grouped import PRODUCTS
+from test_grouped_float32 import PRODUCTS as FLOAT32_PRODUCTS
+from test_grouped_float32 import drawn, largest
 
 torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
 pytestmark = [
@@ -39,14 +41,17 @@ class Held:
 
     GUARD = 4096
 
-    def __init__(self, backend, product, seed):
+    def __init__(self, backend, product, seed, operands=None):
+        """``operands``: a and b, without a bias and c; None for those that the product draws."""
         self.product = product
-        a, b, bias = product.data(seed)
-        self.exact = product.exact(a, b, bias)
+        a, b, bias = (*operands, None) if operands else product.data(seed)
+        c = None if operands else product.addend(seed)
+        self.exact = product.exact(a, b, bias, c)
         self.run = backend.launch(0, product.choice, LIMIT).run
         self.a, self.b = (torch.from_numpy(stored(x, order)).cuda() for x, order in ((a, product.a), (b, product.b)))
         self.offsets = torch.tensor(np.array(product.ends, np.int32), device="cuda")
         self.others = {} if bias is None else {"bias": torch.from_numpy(bias).cuda()}
+        self.others |= {} if c is None else {"c": torch.from_numpy(stored(c, product.d)).cuda()}
         self.others |= {name: torch.from_numpy(x).cuda() for name, x in product.scales().items()}
         self.dtype = product.problem.out.dtype
         self.out = torch.empty(self.exact.size * self.dtype.itemsize + 2 * self.GUARD, dtype=torch.uint8, device="cuda")
@@ -57,23 +62,36 @@ class Held:
         p, others = self.product, {name: x.data_ptr() for name, x in self.others.items()}
         stream = torch.cuda.current_stream().cuda_stream
         out = self.out.data_ptr() + self.GUARD
+        if p.c_is_out:
+            self.out[self.GUARD : -self.GUARD] = self.others["c"]
+            others["c"] = out
         self.run(
-            self.a.data_ptr(), self.b.data_ptr(), out, p.alpha, 0, stream, offsets=self.offsets.data_ptr(), **others
+            self.a.data_ptr(),
+            self.b.data_ptr(),
+            out,
+            p.alpha,
+            p.beta,
+            stream,
+            offsets=self.offsets.data_ptr(),
+            **others,
         )
 
-    def check(self):
-        """Compare what was written."""
+    def result(self):
+        """What was written; assert that nothing beside it was."""
         data = self.out.cpu().numpy()
         assert (data[: self.GUARD] == 0xFF).all()
         assert (data[-self.GUARD :] == 0xFF).all()
-        result = loaded(
+        return loaded(
             data[self.GUARD : -self.GUARD].copy(),
             self.dtype,
             self.exact.shape[:-2],
             *self.exact.shape[-2:],
             self.product.d,
         )
-        wrong = self.product.wrong(result, self.exact)
+
+    def check(self):
+        """Compare what was written."""
+        wrong = self.product.wrong(self.result(), self.exact)
         assert not wrong.any(), f"{self.product}: {wrong.sum()} wrong, the first at {np.argwhere(wrong)[0]}"
 
 
@@ -92,12 +110,26 @@ def test_product(backend, product):
     held.check()
 
 
-@pytest.mark.parametrize("shape", GROUPED_SHAPES, ids=lambda x: x.name)
+@pytest.mark.parametrize("product", FLOAT32_PRODUCTS, ids=str)
+def test_float32_within_its_bound(backend, product):
+    rng = np.random.default_rng()
+    for kind in ("normal", "positive", "wide", "worst"):
+        a, b = drawn(product, kind, rng)
+        held = Held(backend, product, 0, operands=(a, b))
+        held.start()
+        assert largest(product, a, b, held.result()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [*((x, "bfloat16") for x in GROUPED_SHAPES), *((x, "float32") for x in GROUPED_SMALL_SHAPES)],
+    ids=lambda x: str(getattr(x, "name", x)),
+)
 @pytest.mark.parametrize("swapped", [False, True])
-def test_every_shape(backend, shape, swapped):
+def test_every_shape(backend, shape, dtype, swapped):
     """With an epilogue where one compiles; fresh groups, more work tiles than CTAs."""
     rng = np.random.default_rng()
-    few, many = {"bias": "batch n", "activation": "gelu"}, {}
+    few, many = {"bias": "batch n", "activation": "gelu", "dtype": dtype}, {"dtype": dtype}
     for count, most, across, more in ((5, 700, 328, few), (70, 300, 328, many), (256, 20, 136, many)):
         ends, extent = ends_of(rng, count, most)
         product = GroupedProduct(shape, ends, extent, across, 200, swapped=swapped, **more)

@@ -35,6 +35,10 @@ MIXED = (1, 1, 131, 138, 338, 338, 403)
 UNEVEN = GroupedProduct(SMALL, MIXED, 411, 136, 200)
 ACROSS = GroupedProduct(Shape(64, 32, 3, **_ONE), MIXED, 411, 136, 200, swapped=True)
 DEPTH = GroupedProduct(SMALL, MIXED, 411, 72, 136, "k", a="col")
+FLOAT32 = {"dtype": "float32"}
+ADDED = GroupedProduct(SMALL, MIXED, 411, 136, 200, beta=1, c_is_out=True)
+ROWS32 = GroupedProduct(Shape(128, 32, 2), MIXED, 411, 72, 100, **FLOAT32)
+DEPTH32 = GroupedProduct(Shape(128, 48, 2), MIXED, 412, 136, 72, "k", a="col", **FLOAT32)
 PRODUCTS = (
     UNEVEN,
     ACROSS,
@@ -74,6 +78,29 @@ PRODUCTS = (
     ScaledGroups(SMALL, MIXED, 411, 144, 272, granularity="rows", out="float8_e5m2"),
     ScaledGroups(Shape(64, 32, 3, **_ONE), MIXED, 411, 73, 272, swapped=True, out="float8_e5m2"),
     GroupedProduct(SMALL, MIXED, 411, 72, 144, "k", a="col", out="float8_e5m2"),
+    # Float32, both operands of which the kernel splits; groups of rows, of columns, and of elements of k.
+    ROWS32,
+    DEPTH32,
+    GroupedProduct(SMALL, MIXED, 403, 73, 136, b="col", **FLOAT32, bias="batch n", activation="relu", alpha=0.5),
+    GroupedProduct(Shape(64, 32, 3, **_ONE), MIXED, 411, 136, 72, swapped=True, **FLOAT32),
+    GroupedProduct(Shape(64, 96, 2, **_ONE), MIXED, 411, 136, 72, b="col", d="col", swapped=True, **FLOAT32, bias="m"),
+    GroupedProduct(SMALL, MIXED, 411, 72, 68, "n", b="col", out="bfloat16", **FLOAT32),
+    GroupedProduct(Shape(64, 16, 3, **_ONE), (1, 3, 7, 40, 72, 136, 137), 140, 72, 40, "k", True, a="col", **FLOAT32),
+    # c, also where it is the result, contiguous along the divided dimension, of unaligned rows, and of float32.
+    ADDED,
+    GroupedProduct(Shape(64, 32, 3, **_ONE), MIXED, 411, 136, 72, swapped=True, beta=-0.5, alpha=2, bias="batch n"),
+    GroupedProduct(SMALL, MIXED, 411, 136, 72, d="col", beta=1, out="float32", c_is_out=True),
+    GroupedProduct(SMALL, MIXED, 412, 136, 72, d="col", beta=1, activation="relu"),
+    GroupedProduct(SMALL, MIXED, 411, 73, 200, b="col", beta=0.5),
+    GroupedProduct(Shape(128, 64, 3), MIXED, 411, 72, 136, "n", True, b="col", a="col", beta=1, dtype="float16"),
+    GroupedProduct(Shape(64, 64, 3, pingpong=True), MIXED, 420, 200, 72, "k", a="col", beta=1, c_is_out=True),
+    GroupedProduct(Shape(128, 32, 2), MIXED, 411, 72, 100, beta=0.5, **FLOAT32),
+    # tf32: from shared memory where it is contiguous along k, else the kernel's a through registers.
+    GroupedProduct(SMALL, MIXED, 411, 136, 72, b="col", dtype="tf32"),
+    GroupedProduct(SMALL, MIXED, 411, 136, 72, swapped=True, registers=True, dtype="tf32"),
+    GroupedProduct(
+        Shape(64, 64, 3, pingpong=True), MIXED, 420, 136, 72, "n", a="col", b="col", registers=True, dtype="tf32"
+    ),
     # Groups of the array beyond which there is nothing, one group, and none that has rows.
     GroupedProduct(SMALL, (65,), 65, 72, 72),
     GroupedProduct(SMALL, (0, 0, 0), 70, 72, 72, bias="n"),
@@ -95,10 +122,12 @@ def _built(request):
 class Run:
     """A grouped product in memory of a fake device, between guards."""
 
-    def __init__(self, product, home=HOME, seed=0):
+    def __init__(self, product, home=HOME, seed=0, operands=None):
+        """``operands``: a and b, without a bias; None for those that the product draws."""
         self.product, self.home = product, home
-        a, b, bias = product.data(seed)
-        self.exact = product.exact(a, b, bias)
+        a, b, bias = (*operands, None) if operands else product.data(seed)
+        c = None if operands else product.addend(seed)
+        self.exact = product.exact(a, b, bias, c)
         self.run = home.backend().launch(0, product.choice, LIMIT).run
         memory = FakeMemory(home)
 
@@ -110,6 +139,7 @@ class Run:
 
         self.a, self.b, self.offsets = put(a, product.a), put(b, product.b), put(np.array(product.ends, np.int32))
         self.others = {} if bias is None else {"bias": put(bias)}
+        self.others |= {} if c is None else {"c": put(c, product.d)}
         self.others |= {name: put(x) for name, x in product.scales().items()}
         self.dtype = product.problem.out.dtype
         self.out = memory.empty(self.exact.size * self.dtype.itemsize + 2 * GUARD)
@@ -119,8 +149,11 @@ class Run:
         p, nbytes = self.product, self.out.size - 2 * GUARD
         self.out[:] = 0xFF
         others = {**{name: address(x) for name, x in self.others.items()}, "offsets": address(self.offsets)}
+        if p.c_is_out:
+            self.out[GUARD : GUARD + nbytes] = self.others["c"][:nbytes]
+            others["c"] = address(self.out) + GUARD
         self.home.cuda.complaints.clear()
-        self.run(address(self.a), address(self.b), address(self.out) + GUARD, p.alpha, 0, 0, **others)
+        self.run(address(self.a), address(self.b), address(self.out) + GUARD, p.alpha, p.beta, 0, **others)
         assert self.home.cuda.complaints == []
         assert (self.out[:GUARD] == 0xFF).all()
         assert (self.out[GUARD + nbytes :] == 0xFF).all()
@@ -169,6 +202,7 @@ MUTATIONS = {
     "ends beyond the operand are not mended": ("group_cursor.cuh", "end < extent ? end : extent", "end"),
     "no zeros behind the last end": ("gemm_kernel.cu", "clear_behind_groups(p, cursor.end, ctx);", ";"),
     "a group has the matrix of the next one": ("group_cursor.cuh", "work.batch = group;", "work.batch = group + 1;"),
+    "what is added begins at an aligned element": ("addend.cuh", "static_cast<u32>(first) : 0", "0 : 0"),
     "rows begin at the group before": ("group_cursor.cuh", "begin + along * HIGH", "along * HIGH"),
 }
 # fmt: on
@@ -182,6 +216,7 @@ DEPTHS = {
     "warps do not wait for each other": ("group_depth.cuh", "    named_sync(1 + ctx.warpgroup, 128);\n", ""),
     "stages begin at the first group": ("tma_load.cuh", "kDivided == DEPTH ? work.begin : 0", "0"),
 }
+UNALIGNED = GroupedProduct(SMALL, (1, 70), 80, 72, 72, d="col", beta=1)
 OUT_OF_ORDER = GroupedProduct(SMALL, (70, 30, 71, 100), 90, 72, 72)
 
 
@@ -190,7 +225,8 @@ def test_mutation(name, monkeypatch, tmp_path):
     """Each is found by one of two products."""
     file, *pair = MUTATIONS[name]
     home = mutated(monkeypatch, tmp_path, file, tuple(pair))
-    assert detected(Run(UNEVEN, home)) or detected(Run(OUT_OF_ORDER, home))
+    products = (UNALIGNED,) if file == "addend.cuh" else (UNEVEN, OUT_OF_ORDER)
+    assert any(detected(Run(product, home)) for product in products)
 
 
 @pytest.mark.parametrize("name", DEPTHS)
@@ -239,9 +275,9 @@ def test_refusal(changes, reason):
 
 
 def test_refusal_of_dtypes():
-    offered = HOME.backend().offer(problem(64, 64, 64, "float32", groups=Groups(2, "m")))
+    offered = HOME.backend().offer(problem(64, 64, 64, "complex64", groups=Groups(2, "m")))
     assert isinstance(offered, Refusal)
-    assert "groups of float32" in offered.reason
+    assert "groups of complex64" in offered.reason
 
 
 @pytest.mark.parametrize("name", ["128x192x5/2", "64x16x12k2", "nothing"])
@@ -264,7 +300,7 @@ def test_groups_are_proven_once():
     backend = home.backend()
     assert isinstance(backend.offer(asked()), Offer)
     launches = len(home.cuda.launches)
-    assert launches == len([*grouped_proof.trials(None)])
+    assert launches == len([*grouped_proof.trials(grouped_proof.GROUPS, None)])
     assert isinstance(backend.offer(asked(m=700)), Offer)
     assert len(home.cuda.launches) == launches
     assert home.cuda.complaints == []

@@ -20,6 +20,7 @@ from gemmhub_hopper.variants.shapes import (
     F16_REGISTER_SHAPES,
     GROUPED_EIGHT_BIT_SHAPES,
     GROUPED_SHAPES,
+    GROUPED_SMALL_SHAPES,
     REGISTER_SHAPES,
     SHAPES,
     SHIFTED_SHAPES,
@@ -109,15 +110,29 @@ def grouped_variants():
         rows,
         replace(rows, bias="n", **full),
         replace(rows, tma_store=False, output="float32"),
+        replace(rows, addend="bfloat16", bias="n"),
         columns,
+        replace(columns, addend="bfloat16"),
         replace(columns, bias="m", **full),
         Form(True, True, "bfloat16", "bfloat16", divided="k"),
+        Form(True, True, "bfloat16", "float32", divided="k", addend="float32"),
     ]
     largest = [x for x in GROUPED_SHAPES if x.m * x.n >= 128 * 176]
     found = [Variant(shape, form) for shape in largest for form in forms]
     wide = Form(False, False, "e4m3.e4m3", "bfloat16", scales="blocks", divided="m")
     found += [Variant(shape, wide) for shape in GROUPED_EIGHT_BIT_SHAPES]
     found += [Variant(shape, replace(wide, divided="n", transposed_d=True)) for shape in GROUPED_EIGHT_BIT_SHAPES]
+    split = Form(False, True, "split", "float32", registers_a=True, split_planes_b=True, divided="m")
+    of_split = [
+        split,
+        replace(split, bias="n", tma_store=False, **full),
+        replace(split, mn_major_a=True, mn_major_b=False, transposed_d=True, divided="n"),
+        replace(split, mn_major_a=True, divided="k"),
+        replace(split, mn_major_a=True, divided="k", transposed_d=True, bias="m", tma_store=False, **full),
+    ]
+    found += [Variant(shape, form) for shape in GROUPED_SMALL_SHAPES for form in of_split]
+    tf32 = Form(True, False, "tf32", "float32", registers_a=True, transposed_d=True, divided="n")
+    found += [Variant(shape, form) for shape in GROUPED_SHAPES for form in (tf32, replace(tf32, bias="m", **full))]
     return [variant for variant in found if variant.refusal is None]
 
 

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from fake_cuda import FakeCuda
 from fakes import Home
-from gemmhub_hopper import shipped
+from gemmhub_hopper import grouped_proof, shipped
 from gemmhub_hopper.cost import shortlist
 from gemmhub_hopper.cost.shortlist import NEARLY
 from gemmhub_hopper.variants.compiled import source_of
@@ -118,6 +118,14 @@ def test_the_list():
     listed = [x for x in codes if not isinstance(x, int) and shipped._input(x) != "float16"]
     assert (shipped.resources.files("gemmhub_hopper") / "data" / "shipped.json").read_text() == shipped.encoded(listed)
     assert {shipped.as_float16(x) for x in listed if shipped.half(x)} < set(codes)
+
+
+def test_the_proof_of_groups_needs_no_compiler():
+    """Grouped products are few kernels, for bfloat16 alone."""
+    grouped = {x for x in shipped.codes() if isinstance(x, Variant) and x.form.divided}
+    assert len(grouped) <= 12
+    assert {x.form.input for x in grouped} == {"bfloat16"}
+    assert {x.choice(0).variant for x in grouped_proof.trials(grouped_proof.GROUPS, None)} <= grouped
 
 
 def test_names_and_digests_differ():

@@ -1,14 +1,18 @@
 """Estimates of grouped products, whose groups are not of one size.
 
 The cost model estimates groups of one size, which may fill their tiles. Others do not: the last tile of a group is
-filled by half on average. The host does not know the sizes. So an estimate is the mean of two: for groups of one size,
-and for sizes that are distributed exponentially, as those of experts nearly are.
+filled by half on average. The host does not know the sizes. So an estimate is the mean of three: for groups of one
+size, for sizes that are distributed exponentially, as those of experts nearly are, and for sizes that fall like
+1 / (i + 1), of which most groups are much smaller than the mean.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
 
 from gemmhub_hopper.candidates.candidate import Choice
 from gemmhub_hopper.cost.choose import Timed
@@ -38,4 +42,11 @@ def more_tiles(choice: Choice) -> float:
     }[lowering.form.divided or ""]
     equal = -(-size // tile)
     unequal = -1 / math.expm1(-tile / size)  # the mean of ceil(x / tile) for an exponential x whose mean is size
-    return (1 + unequal / equal) / 2
+    return (1 + (unequal + _skewed(lowering.groups, size, tile)) / equal) / 3
+
+
+@lru_cache(maxsize=1024)
+def _skewed(groups: int, size: int, tile: int) -> float:
+    """Return the mean number of tiles of groups whose sizes, on average ``size``, fall like 1 / (i + 1)."""
+    weights = 1 / np.arange(1, groups + 1)
+    return float(np.ceil(groups * size / weights.sum() * weights / tile).mean())

@@ -22,9 +22,13 @@ struct AddendRows {
     }
 };
 
-// Whether every row of C begins and ends at a multiple of `bytes`.
-DEVICE bool addend_aligned(const Params& p, u32 bytes) {
-    const u64 offsets = kAddendBytes * static_cast<u64>(p.c_ld | p.c_batch | (kTransposedD ? p.m : p.n));
+// Whether groups may begin at any element of a row of C.
+constexpr bool kUnalignedGroups = kDivided == (kTransposedD ? ROWS : COLUMNS);
+
+// Whether every row of C begins and ends at a multiple of `bytes`, and so does what is read of it, from element `first` on.
+DEVICE bool addend_aligned(const Params& p, u32 bytes, int first) {
+    const u64 begin = kUnalignedGroups ? static_cast<u32>(first) : 0;
+    const u64 offsets = kAddendBytes * (static_cast<u64>(p.c_ld | p.c_batch | (kTransposedD ? p.m : p.n)) | begin);
     return ((reinterpret_cast<u64>(p.c) | offsets) & (bytes - 1)) == 0;
 }
 
@@ -80,9 +84,10 @@ DEVICE void fill_addend(const Params& p, u32 address, int m, int n, int batch, T
         const int first = m + 64 / kNumStoreBoxes * i;
         const AddendRows c(p, kTransposedD ? n : first, kTransposedD ? first : n, batch);
         const u32 box = address + i * STORE_BOX_BYTES;
-        if (addend_aligned(p, 16))
+        const int begin = kTransposedD ? first : n;
+        if (addend_aligned(p, 16, begin))
             fill_rows<16>(p, c, box, ctx);
-        else if (kAddendBytes == 4 || addend_aligned(p, 4))
+        else if (kAddendBytes == 4 || addend_aligned(p, 4, begin))
             fill_rows<4>(p, c, box, ctx);
         else if constexpr (kAddendBytes == 2)
             fill_rows<2>(p, c, box, ctx);

@@ -152,7 +152,8 @@ static_assert(kGate == UNGATED || !(kHasAddend || kClusterK > 1 || kRegistersA |
               "not implemented");
 static_assert(!kStoresBefore || (kGate == UNGATED && kOutput != 3 && kDivided == NO_GROUPS), "not implemented");
 static_assert(kGate != HALVES || !kMnMajorB || BLOCK_N % 128 == 0, "each half of the tile consists of whole TMA boxes");
-static_assert(kDivided == NO_GROUPS || !(kSplitK || kHasAddend || kClusterK > 1 || kRegistersA || kNumPlanes > 1 || kBf16x3),
+static_assert(kDivided == NO_GROUPS || !(kSplitK || kClusterK > 1 || kShifted || kBf16x3 ||
+                                         (kNumPlanes > 1 && !kSplitPlanesB)),
               "not implemented");
 static_assert(kDivided == NO_GROUPS || kDivided == DEPTH || !(kDivided == ROWS ? kMnMajorA : kMnMajorB),
               "TMA reads a box from any row on, not from any element of a row on");

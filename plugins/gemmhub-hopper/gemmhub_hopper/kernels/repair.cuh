@@ -10,8 +10,8 @@
 //   (b_planes.cuh); with split-K they are handed on in the same words.
 //   Where a consumer splits A, marks only select what is looked at: an element is replaced where the elements of its own
 //   row and column are lossy and large. So the bits of a row of A do not depend on the rows beside it.
-// - all of them where `all` is set: for K of 1 to 3, whose bound of K + 2 roundings leaves no room for the truncation of
-//   tensor cores.
+// - all of them where `all` is set, or a group of K has so few elements: for K of 1 to 3, whose bound of K + 2 roundings
+//   leaves no room for the truncation of tensor cores.
 //
 // One NaN makes all sums of its row or column suspect. An inner product for each of them would take several times as
 // long as all the rest. So an inner product also finds the infinities and NaNs of its row of A and its column of B
@@ -28,13 +28,15 @@
 #include "epilogue.cuh"
 #include "rejected_tiles.cuh"
 
+constexpr int kRecomputedDepth = 3;  // K up to which all elements are recomputed, as launch.py has it too
+
 DEVICE bool suspect(float sum) { return !(fabsf(sum) < 1.7e38f); }  // 2^127
 
 DEVICE bool cross(u32 a, u32 b) { return ((a & LOSSY) && (b & LARGE)) || ((a & LARGE) && (b & LOSSY)); }
 
 // Whether an element's row and column have marks that meet. `a`: the marks of this warp's rows, where it knows them.
-DEVICE bool marked(const Params& p, int row, int column, int batch, u32 a) {
-    return cross(kRegistersA ? a : *a_word(p, row, batch), *b_word(p, column, batch));
+DEVICE bool marked(const Params& p, int row, int column, const TileCoord& at, u32 a) {
+    return cross(kRegistersA ? a : *a_word(p, row, at.batch), *b_word(p, column, at.batch));
 }
 
 // A row of A, or a column of B, as it was before it was split.
@@ -52,12 +54,26 @@ struct Line {
     }
 };
 
-DEVICE Line row_of_a(const Params& p, int row, int batch) {
-    return {source_matrix(p.a, batch * p.a_step, p.a_batch, p.a_source), row, p.a_m, p.a_k, p.a_source};
+// Where the elements of K that `at` has begin in a matrix: those of groups of K at the group's first.
+DEVICE const void* from_first_k(const void* matrix, long long step_k, const TileCoord& at) {
+    if constexpr (kDivided == DEPTH) return static_cast<const float*>(matrix) + at.begin * step_k;
+    return matrix;
 }
 
-DEVICE Line column_of_b(const Params& p, int column, int batch) {
-    return {source_matrix(p.b, batch * p.b_step, p.b_batch, p.b_source), column, p.b_n, p.b_k, p.b_source};
+DEVICE Line row_of_a(const Params& p, int row, const TileCoord& at) {
+    const void* const matrix = source_matrix(p.a, at.group * p.a_step, p.a_batch, p.a_source);
+    return {from_first_k(matrix, p.a_k, at), row, p.a_m, p.a_k, p.a_source};
+}
+
+DEVICE Line column_of_b(const Params& p, int column, const TileCoord& at) {
+    const void* const matrix = source_matrix(p.b, at.group * p.b_step, p.b_batch, p.b_source);
+    return {from_first_k(matrix, p.b_k, at), column, p.b_n, p.b_k, p.b_source};
+}
+
+// The elements of K of a tile, and whether all its elements are recomputed.
+DEVICE int depth(const Params& p, const TileCoord& at) { return kDivided == DEPTH ? at.end - at.begin : p.k; }
+DEVICE bool recomputes_all(const Params& p, const TileCoord& at) {
+    return kDivided == DEPTH ? depth(p, at) <= kRecomputedDepth : p.all;
 }
 
 DEVICE bool finite(float x) { return fabsf(x) < infinity(); }
@@ -105,8 +121,8 @@ struct Product {
     }
 
     // Whether it replaces `sum` of the same row and column.
-    DEVICE bool replaces(const Params& p, float sum) const {
-        return !kMarksLines || p.all || suspect(sum) || cross(a_marks, b_marks);
+    DEVICE bool replaces(const Params& p, const TileCoord& at, float sum) const {
+        return !kMarksLines || recomputes_all(p, at) || suspect(sum) || cross(a_marks, b_marks);
     }
 };
 
@@ -145,19 +161,19 @@ DEVICE Product multiply_lines(const Line& a, const Line& b, int count) {
     return product;
 }
 
-DEVICE Product inner_product(const Params& p, int row, int column, int batch) {
-    const Line a = row_of_a(p, row, batch), b = column_of_b(p, column, batch);
-    if (kSplitPlanesB || (p.a_source | p.b_source) == REAL) return multiply_lines<true>(a, b, p.k);
-    return multiply_lines<false>(a, b, p.k);
+DEVICE Product inner_product(const Params& p, int row, int column, const TileCoord& at) {
+    const Line a = row_of_a(p, row, at), b = column_of_b(p, column, at);
+    if (kSplitPlanesB || (p.a_source | p.b_source) == REAL) return multiply_lines<true>(a, b, depth(p, at));
+    return multiply_lines<false>(a, b, depth(p, at));
 }
 
 // By each lane for itself: the sum of those products within a span, or within its first 32 elements, that have a
 // factor which is not finite. 0: there are none. NaN: the whole inner product is NaN, too.
-DEVICE float special_sum(const Params& p, int row, int column, int batch, const Span& span) {
-    const Line a = row_of_a(p, row, batch), b = column_of_b(p, column, batch);
+DEVICE float special_sum(const Params& p, int row, int column, const TileCoord& at, const Span& span) {
+    const Line a = row_of_a(p, row, at), b = column_of_b(p, column, at);
     float sum = 0.0f;
 #pragma unroll 1
-    for (u32 k = span.begin(); k < p.k && k < span.end && k < span.begin() + 32 && sum == sum; ++k) {
+    for (u32 k = span.begin(); k < depth(p, at) && k < span.end && k < span.begin() + 32 && sum == sum; ++k) {
         const float x = a.at<kRegistersA>(k), y = b.at<kSplitPlanesB>(k);
         if (!finite(x) || !finite(y)) sum += x * y;
     }
@@ -170,43 +186,43 @@ DEVICE bool marked_tile(const Params& p, u32 a) {
 }
 
 // Whether this element, if there is one, is to be recomputed. `marks`: as marked_tile() returns.
-DEVICE bool wrong(const Params& p, float sum, int row, int column, int batch, u32 a, bool marks) {
-    if (row >= p.m || column >= p.n) return false;
-    return p.all || suspect(sum) || (marks && (kSplitPlanesB || marked(p, row, column, batch, a)));
+DEVICE bool wrong(const Params& p, float sum, int row, int column, const TileCoord& at, u32 a, bool marks) {
+    if (row >= at.rows_end(p) || column >= at.columns_end(p)) return false;
+    return recomputes_all(p, at) || suspect(sum) || (marks && (kSplitPlanesB || marked(p, row, column, at, a)));
 }
 
 // Whether marks show that a column of B is finite. Where consumers split B, infinities and NaNs have no mark of their
 // own, but are large to Extremes.
-DEVICE bool finite_column(const Params& p, int column, int batch, u32 a) {
+DEVICE bool finite_column(const Params& p, int column, const TileCoord& at, u32 a) {
     if constexpr (kSplitPlanesB) return (a >> 2 & LARGE) == 0;
-    return (*b_word(p, column, batch) & NOT_FINITE) == 0;
+    return (*b_word(p, column, at.batch) & NOT_FINITE) == 0;
 }
 
 // Whether marks show that a row of A is finite. Where consumers split A they keep marks only if B has some.
-DEVICE bool finite_row(const Params& p, int row, int batch, u32 a) {
+DEVICE bool finite_row(const Params& p, int row, const TileCoord& at, u32 a) {
     if constexpr (kRegistersA) return (kSplitPlanesB || *p.b_marks != 0) && (a & LARGE) == 0;
-    return (*a_word(p, row, batch) & NOT_FINITE) == 0;
+    return (*a_word(p, row, at.batch) & NOT_FINITE) == 0;
 }
 
 // The element of each lane that is `wrong`, recomputed. `row` and `column` are lane 0's: those of lane l are l / 4 rows
 // below and 2 (l % 4) columns beside. `of_row`, `of_column`: what is known of each lane's lines.
-DEVICE void recompute(const Params& p, float& sum, bool wrong, int row, int column, int batch, Span& of_row,
+DEVICE void recompute(const Params& p, float& sum, bool wrong, int row, int column, const TileCoord& at, Span& of_row,
                       Span& of_column) {
     bool look = true;  // whether more is known of this lane's row or column than before
 #pragma unroll 1
     while (true) {
         if (look && wrong && suspect(sum)) {
             const int m = row + lane_id() / 4, n = column + 2 * (lane_id() % 4);
-            float exact = special_sum(p, m, n, batch, of_row);
-            if (exact == exact) exact += special_sum(p, m, n, batch, of_column);
+            float exact = special_sum(p, m, n, at, of_row);
+            if (exact == exact) exact += special_sum(p, m, n, at, of_column);
             if (exact != exact || (exact != 0.0f && of_row.is_short() && of_column.is_short()))
                 sum = exact, wrong = false;
         }
         const u32 todo = warp_or(wrong ? 1u << lane_id() : 0);
         if (todo == 0) return;
         const u32 lane = __ffs(todo) - 1;
-        Product exact = inner_product(p, row + lane / 4, column + 2 * (lane % 4), batch);
-        if (!exact.replaces(p, sum)) exact.sum = sum;
+        Product exact = inner_product(p, row + lane / 4, column + 2 * (lane % 4), at);
+        if (!exact.replaces(p, at, sum)) exact.sum = sum;
         if (lane_id() == lane) sum = exact.sum, wrong = false;
         look = lane_id() / 4 == lane / 4 && of_row.learn(exact.a);
         look = (lane_id() % 4 == lane % 4 && of_column.learn(exact.b)) || look;
@@ -216,9 +232,9 @@ DEVICE void recompute(const Params& p, float& sum, bool wrong, int row, int colu
 // Recomputes what is wrong of a lane's sums; the first one is in this row and column, and their order is that of
 // accumulators (epilogue.cuh). `a`: Emulation::marks.
 template <u32 count>
-DEVICE void repair_sums(const Params& p, float (&sums)[count], int row, int column, int batch, u32 a) {
+DEVICE void repair_sums(const Params& p, float (&sums)[count], int row, int column, const TileCoord& at, u32 a) {
     const bool marks = marked_tile(p, a);
-    bool any = marks || p.all;
+    bool any = marks || recomputes_all(p, at);
 #pragma unroll
     for (u32 r = 0; r < count; ++r) any = any || suspect(sums[r]);
     if (warp_or(any) == 0) return;
@@ -231,12 +247,12 @@ DEVICE void repair_sums(const Params& p, float (&sums)[count], int row, int colu
 #pragma unroll
         for (u32 j = 0; j < count; ++j)
             if (j == r) sum = sums[j];
-        const bool again = wrong(p, sum, m, n, batch, a, marks);
+        const bool again = wrong(p, sum, m, n, at, a, marks);
         if (h == 0) of_column = Span();
-        if (again && finite_column(p, n, batch, a)) of_column.end = 0;
+        if (again && finite_column(p, n, at, a)) of_column.end = 0;
         Span of_row = rows[0];
-        if (again && finite_row(p, m, batch, a)) of_row.end = 0;
-        recompute(p, sum, again, m - lane_id() / 4, n - 2 * (lane_id() % 4), batch, of_row, of_column);
+        if (again && finite_row(p, m, at, a)) of_row.end = 0;
+        recompute(p, sum, again, m - lane_id() / 4, n - 2 * (lane_id() % 4), at, of_row, of_column);
         rows[0] = rows[1], rows[1] = of_row;  // the other row is next
 #pragma unroll
         for (u32 j = 0; j < count; ++j)

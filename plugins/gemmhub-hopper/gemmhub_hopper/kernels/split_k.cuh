@@ -133,7 +133,7 @@ DEVICE void reduce_quads(const Params& p, const Float4* partials, const TileCoor
     for (int i = 0; i < SLICE_QUADS; ++i) {
         if (first + i >= end) break;
         const int fragment = (first + i) / FRAGMENT_QUADS, j = (first + i) % FRAGMENT_QUADS;
-        emulation.repair(p, sums[i], at.row + 64 * fragment, at.column + 8 * j, at.batch);
+        emulation.repair(p, sums[i], at.row + 64 * fragment, at.column + 8 * j, at);
         multiply_by_alpha(p, sums[i]);
         EpilogueFragment epilogue(p, at, fragment);
         float v[4], c[4];

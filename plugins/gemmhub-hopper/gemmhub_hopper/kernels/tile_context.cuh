@@ -67,7 +67,8 @@ struct TileCoord {
     int row0, column0;  // the warpgroup's first row and column
     int batch;  // matrix of D
     int group;  // of bias and quantization scales: the batch, or the group
-    int end;    // of the group's rows or columns, with kWalksGroups
+    int begin;  // of the group's elements of K, with DEPTH
+    int end;    // of the group's rows, columns or elements of K
 
     DEVICE TileCoord(const WorkTile& work, TileContext ctx) {
         row0 = tile_row(work, ctx.cta_rank) + ctx.tile_part() * kNumFragments * 64;
@@ -76,7 +77,8 @@ struct TileCoord {
         column = (kGate == NEIGHBOURS ? 2 : 1) * column0 + 2 * (ctx.lane % 4);
         batch = kWalksGroups ? 0 : work.batch;
         group = work.batch;
-        end = kWalksGroups ? work.end : 0;
+        begin = kDivided == DEPTH ? work.begin : 0;
+        end = kDivided != NO_GROUPS ? work.end : 0;
     }
 
     // Where the rows and columns of D end that the tile may write.

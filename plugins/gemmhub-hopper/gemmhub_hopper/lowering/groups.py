@@ -1,8 +1,9 @@
 """Lowers grouped products: groups divide one dimension, and their ends are on the device (kernels/group_cursor.cuh).
 
 The kernel reads groups in place, whatever row of an operand they begin at. So an operand whose rows (columns) the
-groups divide is contiguous along K, and operands whose K they divide are contiguous along the other side. What is not
-read in place is refused; nothing is copied.
+groups divide is contiguous along K, and operands whose K they divide are contiguous along the other side. The kernel
+itself splits float32 into planes, and tf32 that is contiguous along M goes through registers. What is not read in
+place is refused; nothing is copied.
 """
 
 from __future__ import annotations
@@ -18,17 +19,22 @@ from gemmhub_hopper.lowering.operands import OperandAccess, stored
 from gemmhub_hopper.variants.config import EIGHT_BIT, GATED
 from gemmhub_hopper.variants.tensor_map import Stored
 
-INPUTS = ("bfloat16", "float16", *EIGHT_BIT)
-"""Inputs of the tensor cores for which there are kernels of grouped products."""
+_OPTIONS = {
+    **dict.fromkeys(("bfloat16", "float16", *EIGHT_BIT), ((False, False),)),
+    "tf32": ((False, False), (True, False)), "split": ((True, True),),
+}  # fmt: skip
+"""For each input of the tensor cores that grouped products have: whether the kernel's a goes through registers, and
+whether its b is split in shared memory."""
 DIVIDED = frozenset({"m", "n", "k"})
 """The dimensions of a problem that groups may divide."""
 _EXCHANGED = {"m": "n", "n": "m"}
 
 
 def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
-    """Return the two lowerings of a grouped problem, as it is and swapped, or the reason why no kernel takes it.
+    """Return the lowerings of a grouped problem, or the reason why no kernel takes it.
 
-    With a gated activation there is only the first.
+    There are two, as it is and swapped, with a gated activation the first alone; of tf32 there may be one of these, or
+    each once more with the kernel's a through registers.
     """
     groups, out = problem.groups, problem.out
     assert groups is not None
@@ -40,16 +46,15 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
     order = out.layout.order
     if order is None:
         return Refusal("the result is contiguous along neither side", "omit out=, or pass a contiguous one")
-    dim = BatchDim(groups.count, _stride(problem.a), _stride(problem.b), 0, _stride(out))
-    orientations = (False,) if problem.activation in GATED else (False, True)
-    schemes = [Scheme(lower.input_type_of(problem), False, False, swapped) for swapped in orientations]
-    result = []
-    for lowering in lower.by_schemes(stack, order, dim, schemes):
-        of_groups = _of_groups(lowering, problem, groups, order)
-        if isinstance(of_groups, Refusal):
-            return of_groups
-        result.append(of_groups)
-    return tuple(result)
+    if problem.c is not None and not problem.c.layout.stored(order):
+        return Refusal("c is not stored in the order of the result", "pass c contiguous along the same side")
+    of_c = _stride(problem.c) if problem.c else 0
+    dim = BatchDim(groups.count, _stride(problem.a), _stride(problem.b), of_c, _stride(out))
+    input_type, orientations = _input_type(problem, groups), (False,) if problem.activation in GATED else (False, True)
+    schemes = [Scheme(input_type, *x, swapped) for x in _OPTIONS[input_type] for swapped in orientations]
+    results = [_of_groups(x, problem, groups, order) for x in lower.by_schemes(stack, order, dim, schemes)]
+    refusals = [x for x in results if isinstance(x, Refusal)]
+    return tuple(x for x in results if not isinstance(x, Refusal)) or (refusals or [_not_in_place(problem)])[0]
 
 
 def even_lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
@@ -84,14 +89,21 @@ def _stride(operand: Operand) -> int:
     return operand.layout.batch_strides[0] if operand.layout.batch_strides else 0
 
 
+def _input_type(problem: GemmProblem, groups: Groups) -> str:
+    """Return what the tensor cores multiply: where groups divide K no tf32, which they take along K alone."""
+    input_type = lower.input_type_of(problem)
+    return "split" if input_type == "tf32" and groups.divides == "k" else input_type
+
+
 def _refusal(problem: GemmProblem, groups: Groups) -> Refusal | None:
     """Return a refusal of what the kernel for groups does not take."""
     if lower.BEFORE in problem.operands:
         return Refusal(f"{lower.BEFORE} of groups has no kernel", "omit it, and activation=, and apply that afterwards")
-    if lower.input_type_of(problem) not in INPUTS:
+    mixed = problem.a.dtype != problem.b.dtype and problem.a.dtype.itemsize > 1
+    if mixed or _input_type(problem, groups) not in _OPTIONS:
         return Refusal(
             f"there is no kernel for groups of {problem.a.dtype} by {problem.b.dtype}",
-            "pass operands of bfloat16, float16, 8-bit floats or int8",
+            "pass operands of one dtype: bfloat16, float16, float32, int8 or 8-bit floats",
         )
     if groups.divides == "k" and problem.a.dtype.itemsize == 1:
         return Refusal(
@@ -110,6 +122,15 @@ def _refusal(problem: GemmProblem, groups: Groups) -> Refusal | None:
     return None
 
 
+def _not_in_place(problem: GemmProblem) -> Refusal:
+    """Return the refusal of float32 that is to be split, and that TMA does not read in place."""
+    return Refusal(
+        f"a or b of {problem.a.dtype} would be copied first: TMA reads what is contiguous along one side, with "
+        "address, leading dimension and batch stride aligned to 16 bytes",
+        "pass operands of such a layout",
+    )
+
+
 def _of_groups(lowering: Lowering, problem: GemmProblem, groups: Groups, order: str) -> Lowering | Refusal:
     """Return the lowering of a stack as that of groups, or the reason why the kernel does not read an operand."""
     divided = _EXCHANGED.get(groups.divides, groups.divides) if lowering.swapped else groups.divides
@@ -117,9 +138,10 @@ def _of_groups(lowering: Lowering, problem: GemmProblem, groups: Groups, order: 
     for access in (lowering.a, lowering.b):
         along = "k" if divided != "k" else "m" if access.name == "a" else "n"
         side = f" contiguous along {along}" if access in read_by_groups or problem.a.dtype.itemsize == 1 else ""
-        if access.direct is None:
+        if access.direct is None or access.shifted:
+            why = access.why.removeprefix("copied: ") or "its rows are not aligned to 16 bytes"
             return Refusal(
-                f"{access.name} would be copied first ({access.why.removeprefix('copied: ')})",
+                f"{access.name} would be copied first ({why})",
                 f"pass {access.name}{side}, with address, leading dimension and batch stride aligned to 16 bytes",
             )
         if access in read_by_groups and access.mn_major != (divided == "k"):
@@ -136,4 +158,4 @@ def _of_groups(lowering: Lowering, problem: GemmProblem, groups: Groups, order: 
     # TMA stores from any line of the result on, not from any element of a line on.
     whole_lines = (order == "row") == (groups.divides == "m")
     form = replace(lowering.form, divided=divided, tma_store=lowering.form.tma_store and whole_lines)
-    return replace(lowering, batch=1, form=form, d=d, d_batch=0, groups=groups.count, bias_group=bias_group)
+    return replace(lowering, batch=1, form=form, d=d, d_batch=0, c_batch=0, groups=groups.count, bias_group=bias_group)

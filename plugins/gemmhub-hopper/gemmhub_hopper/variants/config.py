@@ -445,10 +445,9 @@ class Variant:
             return "symmetric results have no bias and no activation"
         if form.symmetric and self.num_store_stages == 1:
             return "there is no room for a second staging buffer, which symmetric results take"
-        if form.divided and (
-            self.split_k or form.addend or shape.cluster_k > 1 or form.registers_a or form.stored_planes > 1
-        ):
-            return "groups exclude split-K, CTAs that share K, c, planes, and operands through registers"
+        copied_planes = form.stored_planes > 1 and not form.split_planes_b
+        if form.divided and (self.split_k or shape.cluster_k > 1 or form.shifted or copied_planes):
+            return "groups exclude split-K, CTAs that share K, planes in memory, and shifted rows"
         if (form.divided == "m" and form.mn_major_a) or (form.divided == "n" and form.mn_major_b):
             return "an operand whose rows the groups divide is contiguous along K"
         if form.divided == "k" and not (form.mn_major_a and form.mn_major_b):

@@ -160,6 +160,8 @@ GROUPED_SHAPES = ShapeList((*(x for x in SHAPES if x.name in _GROUPED), *(_shape
 
 GROUPED_EIGHT_BIT_SHAPES = ShapeList(x for x in EIGHT_BIT_SHAPES if x.cluster_k == 1)
 """The same for 8-bit operands."""
+GROUPED_SMALL_SHAPES = ShapeList(x for x in SMALL_SHAPES if x.cluster_k == 1)
+"""The same for float32, both operands of which the kernel splits itself."""
 
 
 def shapes(form: Form) -> ShapeList:
@@ -184,6 +186,8 @@ def _with_room(shape: Shape, form: Form) -> Shape:
 
 
 def _shapes(form: Form) -> ShapeList:
+    if form.divided and form.input == "split":
+        return GROUPED_SMALL_SHAPES
     if form.divided:
         return GROUPED_EIGHT_BIT_SHAPES if form.input_bytes == 1 else GROUPED_SHAPES
     if form.input_bytes == 1:

@@ -12,7 +12,7 @@ from gemmhub.backend import WORKSPACE, Array, Candidate, Kernel, Offer
 from gemmhub.capability import Absent, Ready, Refusal
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels import choose, copies, library, model, packed, proof, sources
+from gemmhub_musa_kernels import choose, copies, library, model, packed, proof, sources, sqmma
 from gemmhub_musa_kernels.launch import copier_of, prepared
 from gemmhub_musa_kernels.lower import Gemm, lowered
 from gemmhub_musa_kernels.probe import Machine, look, ready
@@ -47,12 +47,15 @@ class MusaKernelsBackend(MusaBackend[Machine, Gemm, choose.Candidate]):
                 "pass a contiguous copy, or multiply the matrices one by one",
             )
         found = choose.candidates(gemm, card.arch, card.multiprocessors, card.shared_bytes, copied)
+        found = (*sqmma.candidates(problem, gemm, card), *found)
         return Analysis(gemm, {each.name: each for each in found})
 
     def _offered(self, problem: GemmProblem, analysis: Analysis[Gemm, choose.Candidate]) -> Offer:
         gemm, arch = analysis.lowered, self.machine.cards[problem.device.index].arch
 
         def candidate(each: choose.Candidate) -> Candidate:
+            if each.kernel == sources.SQMMA:
+                return Candidate(each.name, sqmma.seconds(problem), (), sqmma.order(gemm))
             copied = copies.listed(gemm, each.transposed)
             nbytes = sum(copy.nbytes for copy in copied)
             seconds = model.seconds(problem, arch, each.kernel, nbytes, 1 + len(copied))

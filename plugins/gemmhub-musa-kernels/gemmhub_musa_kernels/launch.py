@@ -10,14 +10,14 @@ from gemmhub_musa.runtime import MusaError, Runtime
 from gemmhub.capability import Refusal
 from gemmhub.errors import KernelError
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels import choose, copies
+from gemmhub_musa_kernels import choose, copies, sqmma
 from gemmhub_musa_kernels.choose import Candidate
 from gemmhub_musa_kernels.library import NAME, Library
 from gemmhub_musa_kernels.lower import Gemm, pitch
 from gemmhub_musa_kernels.packed import PackedMatrix
 from gemmhub_musa_kernels.parameters import Parameters, copied, parameters
 from gemmhub_musa_kernels.probe import Machine
-from gemmhub_musa_kernels.sources import TRANSPOSE
+from gemmhub_musa_kernels.sources import SQMMA, TRANSPOSE
 
 _LINE = 256
 
@@ -30,6 +30,10 @@ def prepared(
     ``added``: an activation that its library is compiled with beside those of all kernels.
     """
     arch = machine.cards[problem.device.index].arch
+    if candidate.kernel == SQMMA and not sqmma.fits(gemm):
+        return Refusal(
+            "tensor copies cannot read these operands", "pass one contiguous matrix each, aligned to 16 bytes"
+        )
     library = machine.libraries.get(
         candidate.kernel, arch, choose.defines(candidate, arch, problem.a.dtype, problem.out.dtype), added
     )

@@ -16,7 +16,7 @@ from gemmhub.errors import KernelError
 from gemmhub.kit import locks
 from gemmhub_musa_kernels import sources
 from gemmhub_musa_kernels.parameters import Parameters
-from gemmhub_musa_kernels.sources import PIPELINED, TRANSPOSE
+from gemmhub_musa_kernels.sources import PIPELINED, SQMMA, TRANSPOSE
 
 NAME = "musa-kernels"
 
@@ -26,7 +26,7 @@ class Library:
 
     def __init__(self, cdll: ctypes.CDLL, file: str, runtime: Runtime, cleared: Cleared) -> None:
         self._runtime, self._cleared = runtime, cleared
-        self.deep = file == PIPELINED
+        self.deep = file in (PIPELINED, SQMMA)
         # [] creates new function objects, so that other users may declare other types.
         if file == TRANSPOSE:
             self._copy = cdll["gemmhub_copy"]

@@ -19,7 +19,7 @@ from gemmhub_musa_kernels.choose import Candidate
 from gemmhub_musa_kernels.launch import copier_of, prepared
 from gemmhub_musa_kernels.lower import lowered, pitch
 from gemmhub_musa_kernels.probe import Machine
-from gemmhub_musa_kernels.sources import TRANSPOSE
+from gemmhub_musa_kernels.sources import SQMMA, TRANSPOSE
 
 _K, _N = 37, 45
 """Sizes of the matrix that the copier is tried on: they fit no tile."""
@@ -71,7 +71,9 @@ def _product(
         product = prepared(machine, small, gemm, Candidate(candidate.kernel, candidate.tile, copied), added)
         return product if isinstance(product, Refusal) else Kernel(product.run, candidate.name)
 
-    found = selftest.check(prepare, machine.runtime, index, dtype, out_dtype)
+    found = None
+    if candidate.kernel != SQMMA:  # takes none of these sizes
+        found = selftest.check(prepare, machine.runtime, index, dtype, out_dtype)
     if found is None and candidate.tile is not None:
         # Partial tiles and all stages; then whole tiles, for which there are kernels of their own.
         tile, depth = candidate.tile, candidate.tile.stages * candidate.tile.k

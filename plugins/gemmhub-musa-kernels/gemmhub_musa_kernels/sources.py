@@ -12,7 +12,7 @@ KERNELS = Path(__file__).parent / "kernels"
 HEADER = KERNELS / "gemm.h"
 WARP = {"mp_21": 128, "mp_22": 128, "mp_31": 32}
 """Threads of a hardware warp, by the architectures that the kernels support."""
-SCALAR, WMMA, PIPELINED = "scalar", "wmma", "pipelined"
+SCALAR, WMMA, PIPELINED, SQMMA = "scalar", "wmma", "pipelined", "sqmma"
 """The kernels that compute products, by the names of their files."""
 TRANSPOSE = "transpose"
 """The file that copies operands; the others compute products."""

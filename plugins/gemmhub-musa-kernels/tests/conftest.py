@@ -7,8 +7,10 @@ what needs the simulator is skipped.
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
+from gemmhub_musa_kernels import sources
 from simulator import Simulator, sdk_of
 
 import gemmhub
@@ -75,3 +77,18 @@ def isolated(tmp_path, monkeypatch):
     gemmhub.reload()
     yield
     gemmhub.reload()
+
+
+@pytest.fixture
+def planted(monkeypatch, tmp_path):
+    """``planted(file, old, new)``: from then on the kernels are compiled with the change."""
+
+    def plant(file, old, new):
+        folder = shutil.copytree(sources.KERNELS, tmp_path / "kernels")
+        text = (folder / file).read_text()
+        assert text.count(old) == 1
+        (folder / file).write_text(text.replace(old, new))
+        monkeypatch.setattr(sources, "KERNELS", folder)
+        monkeypatch.setattr(sources, "HEADER", folder / "gemm.h")
+
+    return plant

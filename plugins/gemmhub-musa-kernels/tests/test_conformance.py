@@ -86,6 +86,19 @@ class TestWarpsOf32(OnDevice):
     cases = tuple(_chosen(3))
 
 
+class TestSquads(OnDevice):
+    """The kernel of squads, for products of any size, where it takes them; the others elsewhere."""
+
+    __test__ = not INSTALLED
+    arch = 31
+    backend = staticmethod(type("Squads", (MusaKernelsBackend,), {}))
+    cases = tuple(_chosen(4))
+
+    @pytest.fixture(autouse=True)
+    def _always(self, monkeypatch):
+        monkeypatch.setattr(module.sqmma, "_MIN_FLOPS", 0.0)
+
+
 class TestMp21(OnDevice):
     """It has no public matrix instructions, and no bfloat16."""
 

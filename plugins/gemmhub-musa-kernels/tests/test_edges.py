@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from gemmhub_musa.testing import MusaMemory
-from gemmhub_musa_kernels import sources
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
 from gemmhub_musa_kernels.choose import SMALL, Candidate
 from gemmhub_musa_kernels.sources import PIPELINED
@@ -75,21 +72,6 @@ def backend():
 @pytest.mark.parametrize("case", OURS, ids=str)
 def test_a_case_is_right(sim, backend, case):
     assert check(backend, case, MusaMemory()).accepted
-
-
-@pytest.fixture
-def planted(monkeypatch, tmp_path):
-    """``planted(file, old, new)``: from then on the kernels are compiled with the change."""
-
-    def plant(file, old, new):
-        folder = shutil.copytree(sources.KERNELS, tmp_path / "kernels")
-        text = (folder / file).read_text()
-        assert text.count(old) == 1
-        (folder / file).write_text(text.replace(old, new))
-        monkeypatch.setattr(sources, "KERNELS", folder)
-        monkeypatch.setattr(sources, "HEADER", folder / "gemm.h")
-
-    return plant
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda name: name.replace(" ", "-"))

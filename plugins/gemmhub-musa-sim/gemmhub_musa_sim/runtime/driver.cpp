@@ -6,6 +6,7 @@
 
 #include "musa.h"
 #include "musa_runtime_api.h"
+#include "tensor.hpp"
 
 namespace {
 
@@ -29,6 +30,25 @@ MUresult call(Function* /* for its type */, const char* name, Arguments... argum
 }
 
 #define CALL(function, ...) call(static_cast<decltype(&function)>(nullptr), #function, __VA_ARGS__)
+
+uint32_t bytes_of(MUtensorDescriptorDataType type) {
+  switch (type) {
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_INT8:
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_UINT8: return 1;
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_INT16:
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_UINT16:
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_FLOAT16:
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_BFLOAT16: return 2;
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_INT32:
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_UINT32:
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_FLOAT32:
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_TFLOAT32: return 4;
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_INT64:
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_UINT64:
+    case MU_TENSOR_DESCRIPTOR_DATA_TYPE_FLOAT64: return 8;
+  }
+  return 0;
+}
 
 void* address(MUdeviceptr p) { return reinterpret_cast<void*>(p); }
 
@@ -87,6 +107,26 @@ MUresult muMemcpyDtoH_v2(void* to, MUdeviceptr from, size_t bytes) {
 
 // muBLAS refers to it; stream capture is not simulated.
 MUresult muThreadExchangeStreamCaptureMode(int* mode) { return mode ? MUSA_SUCCESS : MUSA_ERROR_INVALID_VALUE; }
+
+// Addresses and strides are multiples of 16 bytes, as in all public code: what a card requires is not public.
+MUresult muTensorDescriptorEncode(MUtensorDescriptor* descriptor, MUtensorDescriptorDataType type, muuint32_t rank,
+                                  void* base, const muuint64_t* sizes, const muuint64_t* strides,
+                                  MUtensorDescriptorInterleave interleave, muuint64_t fill) {
+  using namespace musa_sim;
+  constexpr muuint64_t kMost = 1ull << 32;
+  const uint32_t element = bytes_of(type);
+  if (!descriptor || !element || rank < 1 || rank > kTensorRank || !sizes || (rank > 1 && !strides) ||
+      interleave != MU_TENSOR_DESCRIPTOR_INTERLEAVE_NONE || !base || reinterpret_cast<uintptr_t>(base) % 16)
+    return MUSA_ERROR_INVALID_VALUE;
+  Tensor tensor{Tensor::kMagic, reinterpret_cast<uintptr_t>(base), fill, rank, element, {}, {}};
+  for (unsigned i = 0; i < rank; i++) {
+    tensor.size[i] = sizes[i];
+    tensor.step[i] = i ? strides[i - 1] : element;
+    if (!sizes[i] || sizes[i] > kMost || (i && (!tensor.step[i] || tensor.step[i] % 16))) return MUSA_ERROR_INVALID_VALUE;
+  }
+  store(tensor, descriptor);
+  return MUSA_SUCCESS;
+}
 
 // A simulated program holds its kernels in itself: there are no modules to load.
 MUresult muModuleLoadData(MUmodule*, const void*) { return MUSA_ERROR_NOT_SUPPORTED; }

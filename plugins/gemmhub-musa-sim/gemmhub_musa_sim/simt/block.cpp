@@ -5,8 +5,13 @@
 #include <cstring>
 #include <string>
 
+#include "barriers.hpp"
 #include "checker.hpp"
+#include "issue.hpp"
 #include "options.hpp"
+#include "order.hpp"
+#include "squads.hpp"
+#include "tensor_copies.hpp"
 
 // The variables behind threadIdx and its like; written here only.
 #pragma GCC visibility push(default)
@@ -57,7 +62,7 @@ unsigned group_size(unsigned width) {
 std::string deadlock() {
   std::vector<Thread*> all;
   for (unsigned i = 0; i < block.size; i++) all.push_back(&block.threads[i]);
-  return simt::deadlock(all, [](const Thread& thread) { return simt::text(thread.waits); });
+  return simt::deadlock(all, [](const Thread& thread) { return simt::text(thread.waits); }) + describe_barriers();
 }
 
 void shuffle(std::vector<Thread*>& threads) {
@@ -65,18 +70,28 @@ void shuffle(std::vector<Thread*>& threads) {
 }
 
 // All lanes of a group must be at the same operation.
-void arrive_in_group(unsigned width, const char* operation) {
+template <class Act>
+void arrive_in_group(unsigned width, const char* operation, Act act) {
   Barrier& barrier = groups_of(width).barriers[block.current->linear / width];
   if (!barrier.agrees({operation})) {
     const std::string text =
         std::string("lanes of one warp wait at different operations: ") + barrier.place.what + " and " + operation;
     musaSimFault(musaErrorLaunchFailure, text.c_str());
   }
-  block.meet(barrier, group_size(width), {operation}, [&] { shuffle(barrier.waiting); });
+  block.meet(barrier, group_size(width), {operation}, [&] {
+    act();
+    shuffle(barrier.waiting);
+  });
+}
+
+void arrive_in_group(unsigned width, const char* operation) {
+  arrive_in_group(width, operation, [] {});
 }
 
 void thread_main() {
   kernel(kernel_argument);
+  if (squad_work_is_open())
+    musaSimFault(musaErrorLaunchFailure, "a thread returned without __musa_sqmma_wait after its last SQMMA");
   if (!block.current->copies.empty())
     musaSimFault(musaErrorLaunchFailure, "a thread returned while its asynchronous copies were in flight");
   block.running--;
@@ -87,13 +102,21 @@ void thread_main() {
 
 }  // namespace
 
-// In the order of their numbers, unless shuffled.
+// In the order of their numbers, unless shuffled. Only when no thread can go on do warps issue what they wait at, and
+// only then do copies arrive: as late as they may.
 Thread* Block::choose() {
+  while (ready.empty() && (issue_next() || copy_arrives())) {
+  }
   if (ready.empty() && running) musaSimFault(musaErrorLaunchFailure, deadlock().c_str());
   if (ready.empty()) return nullptr;
   Thread* next = take(ready.size() - 1);
   musaSimThreadIdx = next->index;
   return next;
+}
+
+void Block::act_as(Thread* thread) {
+  current = thread;
+  if (thread) musaSimThreadIdx = thread->index;
 }
 
 void reserve_block(dim3 size, int warp) {
@@ -124,6 +147,11 @@ void run_block(dim3 grid, dim3 size, unsigned number, void (*call)(void*), void*
   musaSimBlockIdx = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
   for (Groups& of : groups)
     for (Collective& collective : of.collectives) collective.number = ~0u;
+  order_block_starts();
+  issues_block_starts();
+  barriers_block_starts();
+  tensor_copies_block_starts();
+  squads_block_starts();
   block.ready.clear();
   for (unsigned i = block.size; i-- > 0;) {
     Thread& thread = block.threads[i];
@@ -131,10 +159,13 @@ void run_block(dim3 grid, dim3 size, unsigned number, void (*call)(void*), void*
     thread.index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
     thread.barriers = thread.warp_barriers = thread.collectives = 0;
     thread.copies.clear();
+    thread.issued = nullptr;
     block.start(thread, block.stacks, i, thread_main);
   }
   shuffle(block.ready);
   block.run();
+  tensor_copies_block_ends();
+  barriers_block_ends();
   checker_block_ends();
 }
 
@@ -180,7 +211,8 @@ int musaSimBarrierReduce(const char* file, unsigned line, int predicate, int ope
 }
 
 void musaSimWarpBarrier(void) {
-  arrive_in_group(static_cast<unsigned>(hardware_warp), "__syncwarp");
+  const unsigned width = static_cast<unsigned>(hardware_warp);
+  arrive_in_group(width, "__syncwarp", [=] { order_warp(width); });
   block.current->warp_barriers++;
 }
 

@@ -26,6 +26,7 @@ struct Thread : simt::Thread {
   unsigned warp_barriers;  // the same for __syncwarp
   unsigned collectives;    // _sync operations passed
   simt::Groups<Copy> copies;
+  uint64_t* issued;  // where the result of the warp's instruction that it waits for goes, or null
 };
 
 struct Block : simt::Schedule<Thread> {
@@ -38,6 +39,8 @@ struct Block : simt::Schedule<Thread> {
   std::mt19937 random;
 
   Thread* choose() override;
+  // Lets the engine do something in the name of a thread: of the kernel's place in it, and of what it may touch.
+  void act_as(Thread* thread);
 };
 
 // The block that this process is running.

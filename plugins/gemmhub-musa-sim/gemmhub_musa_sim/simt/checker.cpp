@@ -23,7 +23,7 @@ Report here(Kind kind, Space space, uintptr_t pc) {
   report.kind = kind;
   report.space = space;
   report.block = block.number;
-  report.thread = static_cast<uint16_t>(block.current->linear);
+  report.thread = static_cast<uint16_t>(block.current ? block.current->linear : 0);
   report.pc = pc;
   return report;
 }
@@ -108,6 +108,23 @@ void checker_copy_starts(const Copy& copy) {
 
 void checker_copy_completes(const Copy& copy) {
   if (checking) check(reinterpret_cast<uintptr_t>(copy.to), copy.bytes, Access::kCopyCompletes, caller(copy.pc));
+}
+
+void checker_access(const void* p, size_t bytes, Access access, const void* pc) {
+  if (checking) check(reinterpret_cast<uintptr_t>(p), bytes, access, caller(pc));
+}
+
+void checker_unfinished(const void* pc, const char* text) {
+  if (!checking) return;
+  Report report = here(Kind::kBarrier, Space::kOther, pc ? caller(pc) : 0);
+  std::snprintf(report.text, sizeof report.text, "%s", text);
+  add_report(report);
+}
+
+void checker_barrier_finding(const void* pc, const char* format, unsigned barrier) {
+  char text[160];
+  std::snprintf(text, sizeof text, format, barrier);
+  checker_unfinished(pc, text);
 }
 
 }  // namespace musa_sim

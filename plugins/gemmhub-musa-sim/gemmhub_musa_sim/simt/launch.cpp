@@ -21,6 +21,7 @@
 #include "fault.hpp"
 #include "heap.hpp"
 #include "options.hpp"
+#include "shared_window.hpp"
 #include "state.hpp"
 
 extern "C" void* __tls_get_addr(void*);
@@ -60,6 +61,7 @@ void restrict_memory(const Launch& launch) {
 }
 
 void run_blocks(const Launch& launch, const std::vector<unsigned>& order, std::atomic<unsigned>& next) {
+  set_shared_window(launch);
   std::vector<void*> arguments;
   for (const auto& value : launch.values) arguments.push_back(const_cast<char*>(value.data()));
   Call call{&launch.kernel, arguments.data()};

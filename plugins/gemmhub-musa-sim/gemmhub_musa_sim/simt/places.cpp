@@ -17,7 +17,7 @@ std::map<uintptr_t, std::string> known;
 // The simulator's own headers: a finding belongs to the line that used them.
 bool own_header(const std::string& file) {
   static const char* const kHeaders[] = {"mma.h",        "musa_fp16.h",   "musa_bf16.h", "musa_pipeline_primitives.h",
-                                         "musa_simt.h", "musa_launch.h", "musa_16bit.h"};
+                                         "musa_simt.h", "musa_launch.h", "musa_16bit.h",  "musa_mp31.h"};
   return std::any_of(std::begin(kHeaders), std::end(kHeaders), [&](const char* one) { return file == one; });
 }
 

@@ -7,17 +7,19 @@
 
 #include "block.hpp"
 #include "device.hpp"
+#include "order.hpp"
 
 namespace musa_sim {
 
 namespace {
 
 // Who touched a pair of bytes, and when. Two accesses of one block are ordered if a barrier of both lies between them:
-// the counts of barriers that their threads had passed then differ.
+// the counts of barriers that their threads had passed then differ. Asynchronous barriers order by the threads' times.
 struct Mark {
   uintptr_t pc;
   uint32_t block;  // its number + 1; 0: nobody
   uint32_t barriers, warp_barriers;
+  uint32_t time;   // of its thread (order.hpp)
   uint16_t thread;
   uint8_t bytes;  // which of the two, as bits
   uint8_t atomic;
@@ -29,6 +31,7 @@ struct Cell {
   uint32_t block;        // whose the state below is, + 1
   uint8_t written;       // which bytes have been, as bits
   uint8_t in_flight;     // which bytes an asynchronous copy is writing
+  uint8_t readers;       // asynchronous operations that are reading some of them
 };
 
 constexpr size_t kGranule = 2;
@@ -52,7 +55,8 @@ uint32_t warp = 128;
 
 bool ordered(const Mark& before, const Thread& me) {
   if (before.thread == me.linear || before.barriers != me.barriers) return true;
-  return before.thread / warp == me.linear / warp && before.warp_barriers != me.warp_barriers;
+  if (before.thread / warp == me.linear / warp && before.warp_barriers != me.warp_barriers) return true;
+  return precedes(before.thread, before.time, me);
 }
 
 bool races(const Mark& before, const Mark& now, const Thread& me) {
@@ -78,22 +82,32 @@ void report(Kind kind, Space space, const Mark& now, const Mark* before, int64_t
 }
 
 void touch(Cell& cell, Space space, const Mark& now, Access access, const Thread& me, int64_t offset) {
-  const bool is_write = access != Access::kRead;
+  const bool is_read = access == Access::kRead || access == Access::kReadStarts || access == Access::kReadCompletes;
+  const bool is_write = !is_read;
   if (cell.block != now.block) {  // this block touches it for the first time
     cell.block = now.block;
-    cell.in_flight = 0;
+    cell.in_flight = cell.readers = 0;
     if (space == Space::kShared) {
       cell.written = 0;
       cell.write.block = cell.read.block = cell.other_read.block = 0;
     }
   }
+  if (access == Access::kArrives) {
+    cell.in_flight &= static_cast<uint8_t>(~now.bytes);
+    cell.written |= now.bytes;
+    return;
+  }
   if (access == Access::kCopyCompletes) {
     cell.in_flight &= static_cast<uint8_t>(~now.bytes);
   } else if (cell.in_flight & now.bytes) {
     report(Kind::kInFlight, space, now, &cell.write, offset);
-  } else if (access == Access::kRead && space == Space::kShared && (cell.written & now.bytes) != now.bytes) {
+  } else if (is_read && space == Space::kShared && (cell.written & now.bytes) != now.bytes) {
     report(Kind::kUninitialised, space, now, nullptr, offset);
   }
+  if (access == Access::kReadStarts) cell.readers++;
+  if (access == Access::kReadCompletes && cell.readers) cell.readers--;
+  if (is_write && access != Access::kCopyCompletes && cell.readers)
+    report(Kind::kBeingRead, space, now, &cell.read, offset);
   if (races(cell.write, now, me))
     report(is_write ? Kind::kWriteAfterWrite : Kind::kReadAfterWrite, space, now, &cell.write, offset);
   if (!is_write) {
@@ -122,7 +136,8 @@ void begin_races() {
 
 void check_races(const Range& range, Space space, uintptr_t p, size_t bytes, Access access, uintptr_t pc) {
   const Thread& me = *block.current;
-  Mark now{pc, block.number + 1, me.barriers, me.warp_barriers, static_cast<uint16_t>(me.linear), 0, 0};
+  Mark now{pc, block.number + 1, me.barriers, me.warp_barriers, time_of(me),
+           static_cast<uint16_t>(me.linear), 0, 0};
   now.atomic = access == Access::kAtomic;
   const Shadow& shadow = space == Space::kShared ? shared_shadow : global_shadow;
   const size_t first = range.shadow + (p - range.start), end = first + bytes;

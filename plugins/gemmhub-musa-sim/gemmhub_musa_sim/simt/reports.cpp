@@ -44,6 +44,8 @@ const char* words(const Report& report) {
     case Kind::kWriteAfterRead: return "write-after-read race";
     case Kind::kWriteAfterWrite: return "write-after-write race";
     case Kind::kInFlight: return "access to bytes of an asynchronous copy that nobody waited for";
+    case Kind::kBeingRead: return "write to bytes that an asynchronous operation is reading";
+    case Kind::kBarrier: return "misuse of asynchronous barriers or copies";
     case Kind::kUninitialised: return "read of bytes that were never written";
     case Kind::kOutOfBounds: return "access out of bounds";
     case Kind::kHostMemory: return "access to host memory";
@@ -119,7 +121,9 @@ void collect_reports(const Launch& launch) {
     for (unsigned i = 0; i < lists[worker].count; i++) {
       const Report& report = lists[worker].reports[i];
       Known known{report, launch.name, "", "", launch.grid};
-      known.at = report.line ? std::string(report.file) + ":" + std::to_string(report.line) : place(report.pc);
+      known.at = report.line ? std::string(report.file) + ":" + std::to_string(report.line)
+                 : report.pc ? place(report.pc)
+                             : "the end of the block";
       if (report.other) known.against = place(report.other);
       auto [entry, added] = found.try_emplace({report.kind, known.at, known.against}, known);
       if (!added)

@@ -12,11 +12,13 @@ enum class Kind : uint8_t {
   kWriteAfterRead,
   kWriteAfterWrite,
   kInFlight,
+  kBeingRead,
   kUninitialised,
   kOutOfBounds,
   kHostMemory,
   kProgramVariable,
   kMisaligned,
+  kBarrier,
   kIndex,  // found by the compiler's own check of array bounds
 };
 

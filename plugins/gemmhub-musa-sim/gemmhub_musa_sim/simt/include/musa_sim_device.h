@@ -62,6 +62,37 @@ void musaSimCopy(void* shared, const void* global, size_t bytes, size_t zero_fil
 void musaSimCommit(void);
 void musaSimWait(size_t prior);
 
+/* Asynchronous barriers, copies of boxes of tensors, and multiplications by squads of 128 threads: mp_31. */
+void musaSimBarrierRecord(unsigned count);
+void musaSimBarrierInit(unsigned number, unsigned warps, unsigned phase);
+unsigned musaSimBarrierArrive(unsigned number); /* the phase in which the warp has arrived */
+void musaSimBarrierAnnounce(unsigned number, long bytes);
+void musaSimBarrierWait(unsigned number, unsigned phase);
+
+struct MusaSimBox {
+  const void* descriptor;
+  void* shared;
+  unsigned rank;
+  int at[5], size[5];            /* in elements, innermost first */
+  int granularity, stride, line; /* of the swizzle, as the instructions number them */
+};
+void musaSimBoxLoad(const struct MusaSimBox* box, unsigned barrier);
+void musaSimBoxStore(const struct MusaSimBox* box);
+void musaSimBoxCommit(void);
+void musaSimBoxWait(void);
+
+struct MusaSimSquadShape {
+  int m, n, k;
+  int transposed_a, transposed_b, negative_a, negative_b, scale, saturates, type;
+};
+void musaSimSquadMultiply(const struct MusaSimSquadShape* shape, void* d, unsigned a, unsigned b, const void* c);
+void musaSimSquadWait(void);
+void musaSimSquadCommit(void);
+void musaSimSquadWaitFor(unsigned pending); /* until no more groups than that are pending */
+
+unsigned musaSimSharedNumber(const void* address); /* as descriptors have it */
+char* musaSimSharedAddress(const void* number_or_address, size_t bytes);
+
 /* Dynamic shared memory starts here in every launch. */
 extern char* const musaSimDynamicShared;
 

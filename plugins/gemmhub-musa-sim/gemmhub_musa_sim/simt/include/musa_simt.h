@@ -115,6 +115,9 @@ MUSA_SIM_INLINE unsigned max(unsigned a, unsigned b) { return a < b ? b : a; }
 MUSA_SIM_INLINE float min(float a, float b) { return fminf(a, b); }
 MUSA_SIM_INLINE float max(float a, float b) { return fmaxf(a, b); }
 
+#if __MUSA_ARCH__ >= 310
+#include "musa_mp31.h"
+#endif
 #include "musa_launch.h"
 
 #endif

@@ -37,8 +37,10 @@ from gemmhub_cublas.scales import BLOCK128, SCALAR, VEC128, strides
 COPIES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
     "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
+    "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
 }
-"""Functions of libcuda beside those of :mod:`gemmhub_nvidia.driver`, with their argument types."""
+"""Functions of libcuda beside those of :mod:`gemmhub_nvidia.driver`, with their argument types: for proofs, and for the
+copy of a bias that is not aligned."""
 M, N = 160, 144
 """Sizes of the library's result: whole blocks of 128 and 16 elements more."""
 _MIN_BLOCKS, _REMAINDER = 9, 16
@@ -108,7 +110,7 @@ class Proofs:
         result, largest = np.empty_like(product.memory["d"]), np.empty(1, np.float32)
         pointers = {attribute: at[_NAMES[attribute]] for attribute in scale_pointers(form.scaling)}
         if form.bias_type is not None:
-            pointers[BIAS_POINTER] = at["bias"] + form.bias_alignment
+            pointers[BIAS_POINTER] = at["bias"]
         _, a, b, c, d = descriptors.handles
         own = at["d"] if form.c.type == form.d.type else None
         call("cuStreamCreate", byref(stream), _NON_BLOCKING)
@@ -166,7 +168,7 @@ def expected(form: Form) -> _Product:
     if form.bias_type is not None:
         dtype = as_dtype(NAME[form.bias_type])
         bias = (rows % 5 - 2.0).astype(dtype)
-        memory["bias"] = np.concatenate([np.zeros(form.bias_alignment, np.uint8), bias.view(np.uint8)])
+        memory["bias"] = bias
         value = value + bias.astype(np.float64)
     if form.epilogue & RELU:
         value = np.maximum(value, 0)

@@ -29,7 +29,7 @@ _UNNAMED = "leave the candidate's name out"
 
 
 def _load_driver() -> Driver:
-    """Load libcuda, with the functions that a proof needs."""
+    """Load libcuda, with the functions that copy memory."""
     return driver.load(COPIES)
 
 
@@ -67,14 +67,15 @@ class CublasBackend(MachineBackend[probe.Machine]):
         if lowered is None:
             return nothing_to_do(model.LAUNCH if model.rated(gpu) else None)
         first, *others = lowered.forms
+        limit = max(0, WORKSPACE - lowered.extra_bytes)
         with gpu:
             chooser = self._chooser(problem, first)
-            algorithms, status = chooser.candidates(max(0, WORKSPACE - lowered.zero_bytes))
+            algorithms, status = chooser.candidates(limit)
             if not algorithms:
                 return self._no_algorithm(problem, first, status, chooser.wrong)
             for form in others:
                 chooser = self._chooser(problem, form)
-                algorithm, status = chooser.first(WORKSPACE)
+                algorithm, status = chooser.first(limit)
                 if algorithm is None:
                     return self._no_algorithm(problem, form, status, chooser.wrong)
         seconds = corrections.seconds(problem, lowered, gpu, self.machine.library.version)
@@ -142,7 +143,7 @@ class CublasBackend(MachineBackend[probe.Machine]):
             return lowered
         if lowered is None:
             return NOTHING_TO_DO
-        limit = workspace_limit - lowered.zero_bytes
+        limit = workspace_limit - lowered.extra_bytes
         chosen: list[Algorithm] = []
         with self.machine.gpus[problem.device.index]:
             for form in lowered.forms:
@@ -150,7 +151,9 @@ class CublasBackend(MachineBackend[probe.Machine]):
                 if isinstance(algorithm, Refusal):
                     return algorithm
                 if algorithm.workspace > limit:
-                    needed = f"{algorithm.workspace + lowered.zero_bytes} bytes of workspace"
+                    needed = f"{algorithm.workspace + lowered.extra_bytes} bytes of workspace"
+                    if lowered.copy_bytes:
+                        needed += f" ({lowered.copy_bytes} to copy a bias that is not aligned to 16 bytes)"
                     why = f"algorithm {algorithm.config} needs {needed}, {workspace_limit} are allowed"
                     return Refusal(why, _MORE_WORKSPACE)
                 chosen.append(algorithm)

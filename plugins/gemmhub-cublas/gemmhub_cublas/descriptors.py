@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from gemmhub_cublas.library import Library, check
-from gemmhub_cublas.lower import Form, Matrix
+from gemmhub_cublas.lower import BIAS_ALIGNMENT, Form, Matrix
 from gemmhub_cublas.scales import Scaling
 
 CONFIG = "iIiIIIIHH"
@@ -86,15 +86,15 @@ class Operation:
 
     def __init__(
         self, object_type: ObjectType, compute: int, scale: int, trans_a: bool, trans_b: bool, epilogue: int,
-        bias_type: int | None, bias_alignment: int, scaling: Scaling | None,
+        bias_type: int | None, scaling: Scaling | None,
     ) -> None:  # fmt: skip
-        self._arguments = object_type, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment, scaling
+        self._arguments = object_type, compute, scale, trans_a, trans_b, epilogue, bias_type, scaling
         self._free: list[Object] = []
         self.shared = self._created()
         """The operation that is never changed; its bias and scales, if any, have addresses without memory."""
 
     def _created(self) -> Object:
-        object_type, compute, scale, trans_a, trans_b, epilogue, bias_type, bias_alignment, scaling = self._arguments
+        object_type, compute, scale, trans_a, trans_b, epilogue, bias_type, scaling = self._arguments
         created = Object(object_type, compute, scale)
         created.set(_TRANS_A, "i", trans_a)
         created.set(_TRANS_B, "i", trans_b)
@@ -102,7 +102,7 @@ class Operation:
         # The library chooses algorithms by the alignment of these addresses, and does not read from them.
         if bias_type is not None:
             created.set(_BIAS_TYPE, "i", bias_type)
-            created.set(BIAS_POINTER, "Q", 256 + bias_alignment)
+            created.set(BIAS_POINTER, "Q", 256 + BIAS_ALIGNMENT)
         if scaling is not None:
             created.set(_FAST_ACCUMULATION, "b", 0)
             for mode, attribute in ((scaling.a, _A_SCALE_MODE), (scaling.b, _B_SCALE_MODE)):
@@ -179,9 +179,8 @@ class Objects:
 
         a, b, d = of(form.a), of(form.b), of(form.d)
         operation = self._operation(
-            form.compute, form.scale, form.trans_a, form.trans_b, form.epilogue, form.bias_type, form.bias_alignment,
-            form.scaling,
-        )  # fmt: skip
+            form.compute, form.scale, form.trans_a, form.trans_b, form.epilogue, form.bias_type, form.scaling
+        )
         return Descriptors(operation, a, b, d if form.c is form.d else of(form.c), d)
 
 

@@ -1,4 +1,8 @@
-"""Launches a prepared product by cublasLtMatmul."""
+"""Launches a prepared product by cublasLtMatmul.
+
+The fast algorithms need a bias whose address is a multiple of 16 bytes. Any other bias is copied into scratch memory on
+the stream of the call, so that the same algorithm runs for every bias.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from ctypes import addressof, c_size_t, c_void_p
 from typing import Any
+
+from gemmhub_nvidia.driver import DriverError
 
 from gemmhub.backend import Run
 from gemmhub.errors import AllocationError, InputError, KernelError
@@ -25,6 +31,7 @@ from gemmhub_cublas.library import StatusError, words
 from gemmhub_cublas.lower import BIAS_ALIGNMENT, NAME, Form, Lowered
 from gemmhub_cublas.probe import Machine
 
+_COPY = "cuMemcpyDtoDAsync_v2"
 _REAL: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int32}
 _PART: dict[str, Any] = {"complex64": ctypes.c_float, "complex128": ctypes.c_double}
 _POINTERS = {
@@ -54,7 +61,10 @@ _UNITS = {dtype: (scalar(1, dtype), scalar(0, dtype)) for dtype in (*_REAL, *_PA
 class Launch:
     """A form with its algorithm, ready for cublasLtMatmul."""
 
-    __slots__ = ("_descriptors", "a", "algo", "b", "c", "d", "in_place", "operation", "pointers", "shared", "workspace")
+    __slots__ = (
+        "_descriptors", "a", "algo", "b", "bias_bytes", "c", "d", "in_place", "operation", "pointers", "shared",
+        "workspace",
+    )  # fmt: skip
 
     def __init__(self, machine: Machine, form: Form, algorithm: Algorithm) -> None:
         self._descriptors = machine.objects.descriptors(form)  # keeps what the handles are of
@@ -62,6 +72,7 @@ class Launch:
         self.operation = self._descriptors.operation
         self.algo, self.workspace = algorithm.data, algorithm.workspace
         self.pointers = scale_pointers(form.scaling)
+        self.bias_bytes = form.bias_bytes
         self.in_place = form.c.type == form.d.type
         """Whether D stands for C where nothing is added. It does not where their types differ."""
 
@@ -90,17 +101,16 @@ class Gemm:
         self._alone = len(machine.gpus) == 1
         self._lowered = lowered
         self._limit = workspace_limit
-        self.workspace_bytes = max([algorithm.workspace for algorithm in algorithms])
-        """Bytes of workspace of a call, without zeros."""
+        self._copy_bytes = lowered.copy_bytes
+        self.workspace_bytes = max([algorithm.workspace for algorithm in algorithms]) + self._copy_bytes
+        """Bytes of scratch memory of a call whose bias, if any, is copied; without zeros."""
         if self.workspace_bytes:
-            self._memory.reserve(self.workspace_bytes, workspace_limit)
+            self._memory.reserve(self.workspace_bytes, workspace_limit + self._copy_bytes)
         launches = [Launch(machine, form, algorithm) for form, algorithm in zip(lowered.forms, algorithms)]
-        # With a bias, as many launches for any of its addresses follow the usual ones.
-        pairs = list(zip(launches, launches[len(launches) // 2 if problem.bias else 0 :]))
-        self._main = pairs[0] if lowered.main else None
-        """The launch of the product for an aligned bias or none, and that for a bias at any address."""
-        self._zero = pairs[-1] if lowered.zero else None
-        """The same without the product."""
+        self._main = launches[0] if lowered.main else None
+        """The launch of the product."""
+        self._zero = launches[-1] if lowered.zero else None
+        """The launch for the same result without the product."""
         self._dtype = NAME[lowered.forms[0].scale]
         self._one, self._nil = _UNITS[self._dtype]
         self._zeros = self._memory.zeros(lowered.zero_bytes) if lowered.zero else 0
@@ -111,11 +121,9 @@ class Gemm:
     @property
     def run(self) -> Run:
         """The function of gemmhub's contract: a fast path where it is one call of the library."""
-        if self._main is not None and self._bare and len(self._lowered.offsets) == 1 and self._alone:
-            launch = self._main[0]
-            if not launch.workspace:
-                return self._fast_path(launch)
-        return self._run
+        launch = self._main
+        single = self._bare and len(self._lowered.offsets) == 1 and self._alone
+        return self._fast_path(launch) if single and launch is not None and not launch.workspace else self._run
 
     def with_rows(self, m: int) -> Run | None:
         """Return :attr:`run` for ``m`` rows by the same algorithms; None where one of them does not run its form.
@@ -125,7 +133,7 @@ class Gemm:
         lowered = self._lowered.with_rows(m)
         if lowered is None:
             return None
-        limit = self._limit + self._lowered.zero_bytes - lowered.zero_bytes
+        limit = self._limit + self._lowered.extra_bytes - lowered.extra_bytes
         algorithms = []
         try:
             with _NOTHING if self._gpu.is_current() else self._gpu:
@@ -173,25 +181,28 @@ class Gemm:
         self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, stream: Any, c: Any = None, bias: Any = None,
         **factors: Any,
     ) -> None:  # fmt: skip
-        lowered, pair = self._lowered, self._main
-        product = pair is not None and not (alpha == 0 and self._zero is not None)
+        lowered, launch = self._lowered, self._main
+        product = launch is not None and not (alpha == 0 and self._zero is not None)
         if not product:
             # alpha is 1, as some algorithms return early where it is 0, without the epilogue.
-            pair, a, b, alpha = self._zero, self._zeros, self._zeros, 1
+            launch, a, b, alpha = self._zero, self._zeros, self._zeros, 1
         elif lowered.swapped:
             a, b = b, a
-        assert pair is not None
-        launch = pair[bias is not None and bias % BIAS_ALIGNMENT != 0]
+        assert launch is not None
         addresses = self._addresses(launch, factors) if factors else {}
-        if bias is not None:
-            addresses[BIAS_POINTER] = bias
-        leased = launch.operation.at(addresses) if addresses else None
-        operation = launch.shared if leased is None else leased.handle
+        copied = bias is not None and bias % BIAS_ALIGNMENT != 0
         # Local variables keep the scalars alive while the library reads them.
         alpha_here, beta_here = self._scalar(alpha), self._scalar(beta)
         alpha_at, beta_at = addressof(alpha_here), addressof(beta_here)
-        with _NOTHING if self._gpu.is_current() else self._gpu, self._workspace(launch, stream) as lease:
-            nbytes, workspace = (0, None) if lease is None else (lease.nbytes, lease.address)
+        with _NOTHING if self._gpu.is_current() else self._gpu, self._scratch(launch, copied, stream) as lease:
+            workspace = lease.address + (self._copy_bytes if copied else 0) if launch.workspace else None
+            if copied:
+                self._copy(lease.address, bias, launch.bias_bytes, stream)
+                bias = lease.address
+            if bias is not None:
+                addresses[BIAS_POINTER] = bias
+            leased = launch.operation.at(addresses) if addresses else None
+            operation = launch.shared if leased is None else leased.handle
             for a_offset, b_offset, c_offset, d_offset in lowered.offsets:
                 d = out + d_offset
                 own = d if launch.in_place else None
@@ -199,7 +210,7 @@ class Gemm:
                     self._handle, operation, alpha_at,
                     a + a_offset if product else a, launch.a, b + b_offset if product else b, launch.b,
                     beta_at, own if c is None else c + c_offset, launch.d if c is None and own else launch.c,
-                    d, launch.d, launch.algo, workspace, nbytes, stream,
+                    d, launch.d, launch.algo, workspace, launch.workspace, stream,
                 )  # fmt: skip
                 if status:
                     raise self.failed(status)
@@ -219,11 +230,19 @@ class Gemm:
         found = {self._pointers[name]: address for name, address in factors.items()}
         return {attribute: address for attribute, address in found.items() if attribute in launch.pointers}
 
-    def _workspace(self, launch: Launch, stream: Any) -> Any:
-        """Return a lease of the workspace that the algorithm needs."""
-        if not launch.workspace:
+    def _scratch(self, launch: Launch, copied: bool, stream: Any) -> Any:
+        """Return a lease of the memory that the call needs: for a copy of the bias, and after it the workspace."""
+        nbytes = launch.workspace + (self._copy_bytes if copied else 0)
+        if not nbytes:
             return _NOTHING
-        return self._memory.lease(stream or 0, launch.workspace, self._limit)
+        return self._memory.lease(stream or 0, nbytes, self._limit + self._copy_bytes)
+
+    def _copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copy a bias on the stream. Raises KernelError."""
+        try:
+            self._gpu.driver.call(_COPY, target, source, nbytes, stream)
+        except DriverError as error:
+            raise KernelError("cublas", f"the bias, which is not aligned, cannot be copied: {error}") from error
 
     def _scalar(self, value: Any) -> Any:
         return self._one if value == 1 else self._nil if value == 0 else scalar(value, self._dtype)

@@ -39,7 +39,9 @@ MAX_LAUNCHES = 4096
 MAX_BATCH = 2**31 - 1
 """Largest batch of one launch."""
 BIAS_ALIGNMENT = 16
-"""The usual alignment of a bias in bytes: arrays have it, slices may not."""
+"""The alignment of a bias in bytes that every algorithm takes. Arrays have it; slices may not, and are copied."""
+SCRATCH_ALIGNMENT = 256
+"""The alignment in bytes of a workspace for the library, which follows the copy of a bias in scratch memory."""
 
 _CODE = {as_dtype(name): code for name, code in TYPE.items()}
 """cudaDataType by the dtype itself, whose name takes numpy some microseconds."""
@@ -98,7 +100,7 @@ class Form(NamedTuple):
     """Number of products of the batch."""
     epilogue: int = NO_EPILOGUE
     bias_type: int | None = None
-    bias_alignment: int = BIAS_ALIGNMENT
+    """The cudaDataType of the bias, whose address is a multiple of :data:`BIAS_ALIGNMENT`; None without a bias."""
     addend: bool = False
     """Whether beta * C is added."""
     scaling: Scaling | None = None
@@ -108,6 +110,11 @@ class Form(NamedTuple):
     def k(self) -> int:
         """The K of the product."""
         return self.a.rows if self.trans_a else self.a.cols
+
+    @property
+    def bias_bytes(self) -> int:
+        """Bytes of the bias, which has an element for each row of D; 0 without one."""
+        return 0 if self.bias_type is None else self.d.rows * ITEMSIZE[self.bias_type]
 
 
 class Lowered(NamedTuple):
@@ -122,8 +129,7 @@ class Lowered(NamedTuple):
     offsets: tuple[tuple[int, int, int, int], ...]
     """For each launch, the offsets in bytes of the library's A, B, C and D."""
     forms: tuple[Form, ...]
-    """All forms that calls may need, the usual one first: ``main`` and ``zero``, then the same two with a bias at any
-    address."""
+    """The forms that calls may need, the usual one first: ``main`` and ``zero``, where they are not None."""
 
     @property
     def in_blocks(self) -> bool:
@@ -135,6 +141,16 @@ class Lowered(NamedTuple):
     def zero_bytes(self) -> int:
         """Bytes of the zeros that serve as A and as B of ``zero``."""
         return _ZERO_COLUMN * max(self.zero.a.cols, self.zero.b.cols) if self.zero else 0
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes of scratch memory before the algorithm's workspace for a copy of the bias; 0 without a bias."""
+        return -(-self.forms[0].bias_bytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes of device memory that count as workspace beside the algorithm's: zeros, and the copy of a bias."""
+        return self.zero_bytes + self.copy_bytes
 
     def with_rows(self, m: int) -> Lowered | None:
         """Return what :func:`lowered` returns for the same problem with ``m`` rows, without that problem.
@@ -220,8 +236,6 @@ def lowered(problem: GemmProblem) -> Lowered | Refusal:
     forms: tuple[Form, ...] = (form,)
     if without is not None:
         forms = (without,) if main is None else (main, without)
-    if bias is not None:
-        forms += tuple(x._replace(bias_alignment=ITEMSIZE[_CODE[bias.dtype]]) for x in forms)
     offsets = tuple(lowering.offsets(outer, [ITEMSIZE[x.type] for x in (form.a, form.b, form.c, form.d)]))
     return Lowered(main, without, call.swapped, offsets, forms)
 
@@ -315,16 +329,14 @@ def _without_product(form: Form, m: int, n: int, itemsize: int) -> Form:
 
 def _with_rows(form: Form, swapped: bool, m: int) -> Form:
     """Return ``form`` with ``m`` rows of the problem's a, c and result, more than one before and after."""
-    compute, scale, trans_a, trans_b, a, b, c, d, products, epilogue, bias_type, alignment, addend, scaling = form
+    compute, scale, trans_a, trans_b, a, b, c, d, products, epilogue, bias_type, addend, scaling = form
     own = c is d
     if swapped:
         b, d = _resized(b, trans_b, m), _resized(d, False, m)
     else:
         a, d = _resized(a, not trans_a, m), _resized(d, True, m)
     c = d if own else _resized(c, not swapped, m)
-    return Form(
-        compute, scale, trans_a, trans_b, a, b, c, d, products, epilogue, bias_type, alignment, addend, scaling
-    )  # fmt: skip
+    return Form(compute, scale, trans_a, trans_b, a, b, c, d, products, epilogue, bias_type, addend, scaling)
 
 
 def _resized(x: Matrix, rows: bool, size: int) -> Matrix:

@@ -23,13 +23,19 @@ __all__ = ["Arrays", "FakeMemory", "Home", "bias", "operand", "problem"]
 
 
 class FakeCuda(fake_cuda.FakeCuda):
-    """With copies between host and device."""
+    """With copies between host and device, and on the device."""
 
     types: ClassVar = {
         **fake_cuda.TYPES,
         "cuMemcpyHtoDAsync_v2": (c_int, (c_uint64, c_void_p, c_size_t, c_void_p)),
         "cuMemcpyDtoHAsync_v2": (c_int, (c_void_p, c_uint64, c_size_t, c_void_p)),
+        "cuMemcpyDtoDAsync_v2": (c_int, (c_uint64, c_uint64, c_size_t, c_void_p)),
     }
+
+    def __init__(self, **given):
+        super().__init__(**given)
+        self.copies = []
+        """The copies on a device: (target, source, bytes, stream, capture)."""
 
     def _copy(self, target, source, address, nbytes, stream):
         assert self.stack
@@ -42,6 +48,14 @@ class FakeCuda(fake_cuda.FakeCuda):
 
     def _cuMemcpyDtoHAsync_v2(self, target, source, nbytes, stream):
         self._copy(target, source, source, nbytes, stream)
+
+    def _cuMemcpyDtoDAsync_v2(self, target, source, nbytes, stream):
+        assert self.context
+        assert self.inside(target, nbytes)
+        assert self.inside(source, nbytes)
+        assert nbytes > 0
+        self.copies.append((target, source, nbytes, stream or 0, self.captures.get(stream, 0)))
+        ctypes.memmove(target, source, nbytes)
 
 
 class Home:

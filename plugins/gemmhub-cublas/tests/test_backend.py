@@ -11,7 +11,7 @@ from gemmhub_cublas import model
 import gemmhub
 from gemmhub import config
 from gemmhub._choice import decide, registry
-from gemmhub.backend import Offer, answer
+from gemmhub.backend import Kernel, Offer, answer
 from gemmhub.capability import CPU, Refusal
 from gemmhub.kit.corrections import NOTE
 from gemmhub.layout import MatrixLayout
@@ -78,6 +78,19 @@ def test_activations(backend, activation):
     else:
         assert f"no activation {activation}" in found.reason
         assert found.remedy
+
+
+@pytest.mark.parametrize("options", [
+    {"activation": "relu"}, {"activation": "gelu_tanh"}, {"alpha_is_one": False, "activation": "relu"},
+    {"c": operand("float16", 64, 64)},
+], ids=str)  # fmt: skip
+def test_a_bias_with_what_only_algorithms_for_hopper_compute(backend, options):
+    """They are used for a bias at any address, for which the library proposes only others."""
+    asked = problem(64, 64, 64, "float16", bias=bias("float16"), **options)
+    offer = backend.offer(asked)
+    assert isinstance(offer, Offer)
+    assert offer.first.name.startswith("66.")
+    assert isinstance(backend.prepare(asked, offer.first.name, 2**26), Kernel)
 
 
 def test_remarks(backend):

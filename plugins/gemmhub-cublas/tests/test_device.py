@@ -195,11 +195,12 @@ def test_threads_on_one_stream(backend):
     assert all(product.right for product in sets)
 
 
+@pytest.mark.parametrize("n", [64, 200])
 @pytest.mark.parametrize("offset", [0, 1, 8])
-def test_a_bias_at_any_address(backend, offset):
-    asked = problem(m=64, n=64, k=64, dtype="float16", bias=bias("float16"))
+def test_a_bias_at_any_address(backend, offset, n):
+    asked = problem(m=64, n=n, k=64, dtype="float16", bias=bias("float16"))
     kernel, product = prepared(backend, asked), tensors(asked)
-    vector = torch.arange(64 + offset, device="cuda", dtype=torch.float16)[offset:]
+    vector = torch.arange(n + offset, device="cuda", dtype=torch.float16)[offset:]
     product.run(kernel.run, bias=vector.data_ptr())
     product.exact += vector
     assert product.right

@@ -188,6 +188,37 @@ def test_torch_graph(planned, k):
     assert torch.equal(out, expected(a, b))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_relu_and_a_bias_at_any_address_in_a_graph(offset, dtype):
+    """A replay reads the bias where it lay in the captured call, and NaN stays NaN."""
+    a, b, out = tensors(dtype)
+    vector = torch.randint(-2, 3, (N + offset,), device="cuda").to(dtype)[offset:]
+    plan = gemmhub.plan(a, b, out=out, bias=vector, activation="relu")
+
+    def right():
+        exact = ((a.double() @ b.double()) + vector.double()).relu().to(dtype)
+        return torch.equal(out.isnan(), exact.isnan()) and torch.equal(out.nan_to_num(7), exact.nan_to_num(7))
+
+    for call in (lambda: gemmhub.matmul(a, b, out=out, bias=vector, activation="relu"),
+                 lambda: plan(a, b, out, bias=vector)):  # fmt: skip
+        out.fill_(float("nan"))
+        call()
+        assert right()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        a.neg_()
+        vector.neg_()
+        a[3, 5], vector[7] = float("nan"), float("nan")
+        out.fill_(1)
+        graph.replay()
+        assert right()
+        assert out[3].isnan().all()
+        assert out[:, 7].isnan().all()
+        a[3, 5], vector[7] = 1, 1
+
+
 @pytest.mark.parametrize("planned", [False, True])
 def test_cupy_graph(planned):
     cupy = pytest.importorskip("cupy")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes import Arrays, bias, operand, problem
+from fakes import Arrays, FakeMemory, bias, operand, problem
 from gemmhub_cublas.launch import scalar
 
 from gemmhub.errors import KernelError
@@ -85,15 +85,153 @@ def test_biases_from_many_threads(home):
         assert all(pool.map(work, sets))
 
 
-@pytest.mark.parametrize("offset", [0, 16, 8, 4])
-def test_a_bias_at_any_address(home, offset):
-    """Slices of an array have any alignment, which the algorithm must support."""
+def with_bias(home, asked, offset, seed=5):
+    """Return operands whose bias is ``offset`` bytes after an aligned address, in memory with nothing after it."""
+    arrays = Arrays(home, asked, seed)
+    buffer = FakeMemory(home).empty(offset + arrays.bias.nbytes)
+    arrays.buffers.append(buffer)
+    placed = buffer[offset:].view(arrays.bias.dtype)
+    placed[...], arrays.bias = arrays.bias, placed
+    return arrays
+
+
+def biased(arrays):
+    """Return the product of small integers and its bias, which is exact."""
+    column = arrays.bias if len(arrays.bias) == arrays.out.shape[-1] else arrays.bias[:, None]
+    return arrays.a @ arrays.b + column
+
+
+def poison(home):
+    """Overwrite all memory that the plugin has allocated with NaN."""
+    for address, nbytes, _ in home.cuda.allocated:
+        ctypes.memset(address, 0xFF, nbytes)
+
+
+@pytest.mark.parametrize("n", [64, 68, 200])
+@pytest.mark.parametrize("offset", [0, 16, 8, 4, 252])
+def test_a_bias_at_any_address(home, offset, n):
+    """Slices of an array have any alignment: what the algorithm does not take is copied, whole and no more."""
+    asked = problem(m=64, n=n, k=64, bias=bias())
+    run = kernel(home.backend(), asked)
+    for seed in range(3):
+        arrays = with_bias(home, asked, offset, seed)
+        poison(home)
+        assert np.array_equal(arrays.run(run, stream=7), biased(arrays))
+        assert home.lt.products[-1][1] == 66
+    copies = [(source, nbytes, stream) for _, source, nbytes, stream, _ in home.cuda.copies]
+    assert len(copies) == 3 * (offset % 16 != 0)
+    assert set(copies[-1:]) <= {(arrays.bias.ctypes.data, 4 * n, 7)}
+
+
+@pytest.mark.parametrize("offset", [0, 2, 6])
+def test_relu_and_a_bias_at_any_address(home, offset):
+    """By an algorithm for Hopper, as the relu of older ones turns NaN into 0."""
+    asked = problem(64, 64, 64, "float16", bias=bias("float16"), activation="relu")
+    run, arrays = kernel(home.backend(), asked), with_bias(home, asked, offset)
+    expected = np.maximum(biased(arrays), 0)
+    assert np.array_equal(arrays.run(run), expected)
+    arrays.a[3], arrays.bias[5] = np.nan, np.nan
+    expected[3], expected[:, 5] = np.nan, np.nan
+    assert np.array_equal(arrays.run(run), expected, equal_nan=True)
+    assert {algorithm for _, algorithm, *_ in home.lt.products} == {66}
+
+
+@pytest.mark.parametrize("offset", [0, 4])
+def test_an_aligned_bias_leases_nothing(home, offset):
     asked = problem(m=64, n=64, k=64, bias=bias())
-    run, arrays = kernel(home.backend(), asked), Arrays(home, asked)
-    elsewhere = Arrays(home, asked, 5, offset)
-    arrays.bias = elsewhere.bias
-    assert np.array_equal(arrays.run(run), arrays.a @ arrays.b + arrays.bias)
-    assert home.lt.products[-1][1] == (66 if offset % 16 == 0 else 5)
+    run, arrays = kernel(home.backend(), asked), with_bias(home, asked, offset)
+    home.cuda.calls.clear()
+    arrays.run(run)
+    assert ("cuStreamGetCaptureInfo_v2" in home.cuda.calls) == (offset != 0)
+
+
+@pytest.mark.parametrize("offset", [0, 4])
+@pytest.mark.parametrize("d", ["row", "col"])
+def test_a_bias_beside_a_workspace(home, offset, d):
+    """The copy and the partial sums of split-K, which the fake library poisons, do not overlap."""
+    asked = problem(68, 64, 512, d=d, bias=bias(axis="n" if d == "row" else "m"))
+    room = 256 if d == "row" else 512
+    backend = home.backend()
+    prepared = backend.prepare(asked, "67.20.4.2.0.0.35.0.3", LIMIT)
+    assert prepared.workspace_bytes == 4 * 68 * 64 * 4 + room
+    arrays = with_bias(home, asked, offset)
+    if d == "col":
+        arrays.out = arrays.out.reshape(64, 68).T
+    poison(home)
+    assert np.array_equal(arrays.run(prepared), biased(arrays))
+    ((_, algorithm, workspace, *_),) = home.lt.products
+    assert algorithm == 67
+    ((address, nbytes, _),) = home.cuda.allocated
+    assert nbytes == prepared.workspace_bytes, "reserved by prepare"
+    assert workspace - address == (room if offset else 0)
+
+
+def test_one_copy_of_a_bias_for_all_launches(home):
+    asked = problem(m=4, n=4, k=4, batch=(3,), bias=bias())
+    backwards = MatrixLayout(4, 4, 4, 1, (3,), (-16,))
+    run = kernel(home.backend(), replace(asked, a=replace(asked.a, layout=backwards)))
+    arrays = with_bias(home, asked, 4)
+    arrays.a = arrays.a[::-1]  # begins at the last matrix
+    poison(home)
+    assert np.array_equal(arrays.run(run), biased(arrays))
+    assert len(home.lt.products) == 3
+    assert len(home.cuda.copies) == 1
+
+
+@pytest.mark.parametrize("k", [64, 512])
+def test_a_bias_is_copied_in_a_capture(home, k):
+    """On the captured stream, into memory of the graph."""
+    asked = problem(64, 64, k, bias=bias())
+    run = kernel(home.backend(), asked)
+    eager, captured = with_bias(home, asked, 4), with_bias(home, asked, 8, 6)
+    assert np.array_equal(eager.run(run, stream=7), biased(eager))
+    home.cuda.captures[7] = 3
+    assert np.array_equal(captured.run(run, stream=7), biased(captured))
+    del home.cuda.captures[7]
+    assert np.array_equal(eager.run(run, stream=7), biased(eager))
+    (first, *_, none), (graph, source, nbytes, stream, number), (last, *_) = home.cuda.copies
+    assert (none, number, stream) == (0, 3, 7)
+    assert (source, nbytes) == (captured.bias.ctypes.data, 256)
+    assert first == last != graph
+    assert home.cuda.invalidated == set()
+
+
+def test_no_room_for_a_copy_of_the_bias(home):
+    backend, asked, name = home.backend(), problem(64, 64, 64, bias=bias()), "66.20.1.0.0.0.35.0.3"
+    refusal = backend.prepare(asked, name, 255)
+    needed = "256 bytes of workspace (256 to copy a bias that is not aligned to 16 bytes)"
+    assert refusal.reason == f"algorithm {name} needs {needed}, 255 are allowed"
+    assert refusal.remedy == "raise the setting workspace_mib"
+    assert backend.prepare(asked, name, 256).workspace_bytes == 256
+
+
+def test_a_copy_of_the_bias_that_fails(home):
+    asked = problem(64, 64, 64, bias=bias())
+    run, arrays = kernel(home.backend(), asked), with_bias(home, asked, 4)
+    home.cuda.faults["cuMemcpyDtoDAsync_v2"] = 719
+    with pytest.raises(
+        KernelError, match=r"'cublas': the bias.*copied: cuMemcpyDtoDAsync_v2: CUDA_ERROR_LAUNCH_FAILED"
+    ):
+        arrays.run(run)
+    assert home.lt.products == []
+    home.cuda.faults.clear()
+    assert np.array_equal(arrays.run(run), biased(arrays))
+
+
+@pytest.mark.parametrize("stream", [0, 7])
+def test_a_nested_call_with_another_copy_of_a_bias(home, stream):
+    """It comes between the copy of the outer one's bias and the product."""
+    asked = problem(64, 64, 512, bias=bias())
+    run = kernel(home.backend(), asked)
+    outer, inner, nested = with_bias(home, asked, 4), with_bias(home, asked, 8, 6), []
+
+    def interrupt():
+        home.lt.interrupt = None
+        nested.append(inner.run(run, stream=stream).copy())
+
+    home.lt.interrupt = interrupt
+    assert np.array_equal(outer.run(run, stream=stream), biased(outer))
+    assert np.array_equal(nested[0], biased(inner))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
@@ -183,16 +321,16 @@ def rows(kernel, m):
 @pytest.mark.parametrize("alpha", [1, 2, 0])
 @pytest.mark.parametrize("m", [2, 63, 65, 200])
 def test_other_rows(home, m, alpha, offset):
-    """Any number of them, also for the forms that only some calls need: alpha 0, a bias at any address."""
+    """Any number of them, also for the form that only some calls need, for alpha 0, and for a bias at any address."""
     backend = home.backend()
     first, asked = (problem(x, 64, 64, alpha_is_one=alpha == 1, bias=bias()) for x in (64, m))
-    arrays, elsewhere = Arrays(home, asked), Arrays(home, asked, 5, offset)
-    arrays.bias = elsewhere.bias
+    arrays = with_bias(home, asked, offset)
     if alpha == 0:
         arrays.a[...] = np.nan
     expected = arrays.bias + (alpha * (arrays.a @ arrays.b) if alpha else np.zeros_like(arrays.out))
-    assert np.array_equal(arrays.run(rows(kernel(backend, first), m), alpha=alpha), expected)
-    assert home.lt.products[-1][1] == (66 if offset % 16 == 0 else 5)
+    run = rows(kernel(backend, first), m)
+    assert np.array_equal(arrays.run(run, alpha=alpha), expected)
+    assert home.lt.products[-1][1] == 66
 
 
 def test_other_rows_of_other_rows(home):
@@ -215,6 +353,16 @@ def test_other_rows_need_workspace_of_their_own(home):
     assert [nbytes for _, nbytes, _ in home.cuda.allocated][-1] == 4 * 100 * 64 * 4
     assert np.array_equal(arrays.run(run), arrays.a @ arrays.b)
     assert prepared.with_rows(101) is None
+
+
+def test_a_copy_of_the_bias_of_other_rows_counts_as_workspace(home):
+    """Of a column-major result, whose bias has an element for each row."""
+    asked = problem(100, 64, 64, d="col", bias=bias(axis="m"))
+    asked = replace(asked, out=replace(asked.out, layout=MatrixLayout(100, 64, 1, 300)))
+    prepared = home.backend().prepare(asked, "66.20.1.0.0.0.35.0.3", 768)
+    assert prepared.workspace_bytes == 512
+    assert prepared.with_rows(192) is not None
+    assert prepared.with_rows(193) is None
 
 
 def test_zeros_of_other_rows_count_as_workspace(home):

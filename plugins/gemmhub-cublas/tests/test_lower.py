@@ -210,11 +210,19 @@ def test_integers_that_are_not_in_fours():
     assert "leading dimension 15" in refused(odd).reason
 
 
-def test_a_bias_at_any_address():
-    aligned, anywhere = accepted(problem(bias=bias())).forms
-    assert (aligned.bias_alignment, anywhere.bias_alignment) == (16, 4)
-    _, anywhere = accepted(problem(dtype="float16", bias=bias("float16"))).forms
-    assert anywhere.bias_alignment == 2
+@pytest.mark.parametrize(("dtype", "nbytes", "room"), [("float32", 272, 512), ("float16", 136, 256)])
+def test_a_copy_of_the_bias_counts_as_workspace(dtype, nbytes, room):
+    """An element for each row of the library's result: 68. The workspace after it is aligned."""
+    for axis, order in (("n", "row"), ("m", "col")):
+        sizes = {"n": 68} if axis == "n" else {"m": 68}
+        asked = problem(**sizes, dtype=dtype, d=order, alpha_is_one=False, bias=bias(dtype, axis))
+        found = accepted(asked)
+        assert found.forms == (found.main, found.zero)
+        assert [form.bias_bytes for form in found.forms] == [nbytes, nbytes]
+        assert found.copy_bytes == room
+        assert found.extra_bytes == room + found.zero_bytes
+    without = accepted(problem(dtype=dtype))
+    assert (without.main.bias_bytes, without.copy_bytes, without.extra_bytes) == (0, 0, 0)
 
 
 # Other numbers of rows

@@ -141,11 +141,11 @@ class Cancelling(Float8Result):
 MUTATIONS = {
     "rows outside of the result count": (
         Cancelling(SMALL, 63, 144, 32, beta=-1, bias="n", amax=True), "epilogue.cuh",
-        ("kRowsApart * h < fragment.rows && 8 * j + e <", "8 * j + e <"),
+        ("kRowsApart * (i / 2) < fragment.rows && 8 * j + i % 2 <", "8 * j + i % 2 <"),
     ),
     "columns outside of the result count": (
         Cancelling(SMALL, 72, 55, 32, beta=-1, bias="m", amax=True), "epilogue.cuh",
-        ("h < fragment.rows && 8 * j + e < fragment.columns);", "h < fragment.rows);"),
+        ("(i / 2) < fragment.rows && 8 * j + i % 2 < fragment.columns);", "(i / 2) < fragment.rows);"),
     ),
     "the scale counts": (_ODD, "epilogue.cuh", ("return v * scale;", "return v;"),
                          ("__float_as_uint(v) & 0x7fff", "__float_as_uint(v * scale) & 0x7fff")),

@@ -11,7 +11,7 @@ RESULT = results.FOLDER / "cpu" / "musa_kernels_counts.json"
 
 
 def tables(data: dict[str, Any]) -> list[str]:
-    """Return a table of memory traffic and one of registers."""
+    """Return a table of memory traffic, one of estimates and one of registers."""
     head = (
         "product", "A, B, D", "code path", "read MB", "written MB", "spare lines", "bank conflicts", "barriers a step"
     )  # fmt: skip
@@ -25,6 +25,9 @@ def tables(data: dict[str, Any]) -> list[str]:
             (x["size"], ", ".join(x["orders"]), path, *moved, spare, x["bank_conflicts"], f"{x['barriers_per_step']:g}")
         )
     lines = rows(head, body)
+    head = ("tile-warps", "cycles of shared memory", "cycles in all", "estimated TFLOPS")
+    estimates = [(x["tile"], f"{x['moving']:g}", x["cycles"], f"{x['tflops']:.1f}") for x in data["estimates"]]
+    lines += ["", *rows(head, estimates)]
     if isinstance(data["resources"], str):
         return [*lines, "", data["resources"]]
     head = ("kernel", "threads", "registers", "spilled bytes", "shared memory", "blocks")

@@ -1,12 +1,13 @@
 """Memory traffic of gemmhub-musa-kernels' pipelined kernel and of its first draft, counted on the simulator.
 
-    python -m benchmarks.run.musa_kernels_counts [--write] [--quick]
+    python -m benchmarks.run.musa_kernels_counts [--write] [--quick] [--compiled]
 
 No Moore Threads card is available to the project, so nothing here is a time. Lines of 128 bytes, bank conflicts and
 barriers are counted while the simulator runs the kernels (gemmhub_musa_sim.counters has the rules); registers are
 nvcc's, through the simulator's CUDA headers. ``--write`` writes the numbers to
 benchmarks/results/cpu/musa_kernels_counts.json and the tables to docs/musa-kernels.md. That takes minutes on two
-cores; ``--quick`` uses small sizes and takes seconds.
+cores; ``--quick`` uses small sizes and takes seconds. ``--compiled`` counts nothing on the simulator: it keeps what the
+file has of it, and renews the registers and the estimates.
 
 The first draft (plugins/gemmhub-musa-kernels/tests/kernels/first_draft.mu) is a straightforward kernel: correct for
 multiples of 128 as m and n and of 64 as k, with up to 4 columns of tiles or a multiple of 4. For other sizes A and B
@@ -192,7 +193,7 @@ def counted(sizes):
 
 @dataclass(frozen=True)
 class Resources:
-    """One kernel, compiled by nvcc for sm_80 through the simulator's CUDA headers."""
+    """One tile's kernels, compiled by nvcc for sm_80 through the simulator's CUDA headers: the most of all orders."""
 
     kernel: str
     threads: int
@@ -209,13 +210,15 @@ class Resources:
 
 KINDS = tuple(itertools.product((False, True), repeat=3))
 """Kernels of pipelined.mu by template arguments: A contiguous along k, B contiguous along k, whole tiles."""
+MEASURED = {"mp_22": 5, "mp_31": 2}
+"""How many tiles of each architecture are compiled, from the first one on."""
 
 
 def resources():
-    """Return the resources of the draft and of the usual tiles; or the reason why there are none."""
-    from gemmhub_musa_kernels import sources
-    from gemmhub_musa_kernels.choose import USUAL, Candidate, defines
-    from gemmhub_musa_kernels.sources import PIPELINED
+    """Return the resources of the draft and of the first tiles; or the reason why there are none."""
+    from gemmhub_musa_kernels import sources, tiles
+    from gemmhub_musa_kernels.choose import Candidate, defines
+    from gemmhub_musa_kernels.sources import PIPELINED, WARP
     from gemmhub_musa_sim.cuda import nvcc
 
     from gemmhub.dtypes import as_dtype
@@ -224,16 +227,35 @@ def resources():
         return "nvcc is not installed, so the registers of the kernels are not counted"
     half = as_dtype("float16")
     found = [Resources("first draft", 512, *compiled(nvcc, DRAFT, ())[0], 34816)]
-    for arch, warp in (("mp_22", 128), ("mp_31", 32)):
-        flags = ("-I", str(KERNELS), *defines(Candidate(PIPELINED, USUAL[warp]), arch, half, half))
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "pipelined.mu"
-            file.write_text(sources.text("pipelined"))
-            numbers = compiled(nvcc, file, flags)
-        for number, (deep_a, deep_b, whole) in zip(numbers, KINDS):
-            name = f"{arch}, A along {'k' if deep_a else 'm'}, B along {'k' if deep_b else 'n'}"
-            shared = USUAL[warp].shared_bytes(warp, deep_a, deep_b)
-            found.append(Resources(name + ", whole tiles" * whole, USUAL[warp].threads(warp), *number, shared))
+    for arch, count in MEASURED.items():
+        warp = WARP[arch]
+        for tile in tiles.of(warp)[:count]:
+            flags = ("-I", str(KERNELS), *defines(Candidate(PIPELINED, tile), arch, half, half))
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "pipelined.mu"
+                file.write_text(sources.text("pipelined"))
+                numbers = dict(zip(KINDS, compiled(nvcc, file, flags)))
+            shared = max(tile.shared_bytes(warp, *kind[:2]) for kind in KINDS)
+            for whole in (False, True):
+                registers, spilled = (max(numbers[kind][i] for kind in KINDS if kind[2] == whole) for i in (0, 1))
+                name = f"{arch}, {tile}" + ", whole tiles" * whole
+                found.append(Resources(name, tile.threads(warp), registers, spilled, shared))
+    return found
+
+
+# Estimates
+
+
+def estimates():
+    """Return the estimated TFLOPS of the first tiles on an S4000 at large sizes, with the cycles of an instruction."""
+    from gemmhub_musa_kernels import model, tiles
+
+    operations = 2 * tiles.EDGE[128] ** 2 * tiles.DEPTH * model.MULTIPROCESSORS * model.CLOCK / 1e12
+    found = []
+    for tile in tiles.of(128)[: MEASURED["mp_22"]]:
+        cycles = model.instruction_cycles(tile, 128)
+        moved = cycles - model.instruction_cycles(tile, 128, hidden=True)
+        found.append({"tile": str(tile), "moving": moved, "cycles": round(cycles, 1), "tflops": operations / cycles})
     return found
 
 
@@ -255,10 +277,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="into benchmarks/results and docs")
     parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--compiled", action="store_true", help="registers and estimates alone")
     asked = parser.parse_args()
     found = resources()
+    counts = results.load(RESULT)["counts"] if asked.compiled else None
     data = {
-        "counts": [asdict(x) for x in counted(QUICK if asked.quick else SIZES)],
+        "counts": counts or [asdict(x) for x in counted(QUICK if asked.quick else SIZES)],
+        "estimates": estimates(),
         "resources": found if isinstance(found, str) else [{**asdict(x), "blocks": x.blocks} for x in found],
     }
     print("\n".join(musa_kernels.tables(data)))

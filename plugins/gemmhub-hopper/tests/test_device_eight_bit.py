@@ -78,9 +78,9 @@ def result_of(backend, product, a, b, c=None, bias=None, **facts):
         memory = np.swapaxes(scales, -1, -2) if by_columns else scales
         held[name] = torch.from_numpy(np.ascontiguousarray(memory)).cuda()
     held |= facts
-    dtype = product.problem.out.dtype
+    dtype, columns = product.problem.out.dtype, product.problem.out_columns
     size, offset = (
-        int(np.prod((*product.batch, product.m, product.n))) * dtype.itemsize,
+        int(np.prod((*product.batch, product.m, columns))) * dtype.itemsize,
         product.offset * dtype.itemsize,
     )
     out = torch.full((offset + size + 256,), 0xFF, dtype=torch.uint8, device="cuda")
@@ -92,7 +92,7 @@ def result_of(backend, product, a, b, c=None, bias=None, **facts):
     torch.cuda.synchronize()
     data = out.cpu().numpy()
     assert (data[offset + size :] == 0xFF).all()
-    return loaded(data[offset : offset + size].copy(), dtype, product.batch, product.m, product.n, product.d)
+    return loaded(data[offset : offset + size].copy(), dtype, product.batch, product.m, columns, product.d)
 
 
 @pytest.mark.parametrize("asked", [*EIGHT_BIT_PRODUCTS, *EIGHT_BIT_VECTORS], ids=str)

@@ -46,19 +46,22 @@ class MusaKernelsBackend(MusaBackend[Machine, Gemm, choose.Candidate]):
                 f"the bits of rows are pinned to row-major operands, and {' and '.join(stacks)} is a stack of others",
                 "pass a contiguous copy, or multiply the matrices one by one",
             )
-        found = choose.candidates(gemm, card.arch, card.multiprocessors, card.shared_bytes, copied)
+        found = choose.candidates(gemm, card.arch, card.shared_bytes, copied)
+        found = model.ranked(found, gemm, sources.WARP[card.arch], card.multiprocessors)
         found = (*sqmma.candidates(problem, gemm, card), *found)
         return Analysis(gemm, {each.name: each for each in found})
 
     def _offered(self, problem: GemmProblem, analysis: Analysis[Gemm, choose.Candidate]) -> Offer:
-        gemm, arch = analysis.lowered, self.machine.cards[problem.device.index].arch
+        gemm, card = analysis.lowered, self.machine.cards[problem.device.index]
+        arch, warp = card.arch, sources.WARP[card.arch]
 
         def candidate(each: choose.Candidate) -> Candidate:
             if each.kernel == sources.SQMMA:
                 return Candidate(each.name, sqmma.seconds(problem), (), sqmma.order(gemm))
             copied = copies.listed(gemm, each.transposed)
             nbytes = sum(copy.nbytes for copy in copied)
-            seconds = model.seconds(problem, arch, each.kernel, nbytes, 1 + len(copied))
+            counted = model.cycles(each.tile, gemm, warp, card.multiprocessors) if each.tile else 0.0
+            seconds = model.seconds(problem, arch, each.kernel, nbytes, 1 + len(copied), counted)
             return Candidate(each.name, seconds, copied, choose.order(each, gemm, arch))
 
         offered, workspace = [candidate(each) for each in analysis.candidates.values()], WORKSPACE

@@ -14,7 +14,7 @@ from gemmhub_musa.sdk import Sdk
 from gemmhub.capability import Refusal
 from gemmhub.errors import KernelError
 from gemmhub.kit import locks
-from gemmhub_musa_kernels import sources
+from gemmhub_musa_kernels import sources, toolkit
 from gemmhub_musa_kernels.parameters import Parameters
 from gemmhub_musa_kernels.sources import PIPELINED, SQMMA, TRANSPOSE
 
@@ -102,8 +102,8 @@ class Libraries:
     def build(self, file: str, arch: str, defines: tuple[str, ...], added: str | None = None) -> Path | Refusal:
         """Return the file of a library, compiled where the cache has none. Nothing is loaded."""
         return compile_mu(
-            sources.text(file, added), self._sdk, arch, name=f"gemm_{file}_{arch}", flags=defines,
-            include=(sources.KERNELS,), depends=(sources.HEADER,),
+            sources.text(file, added), self._sdk, arch, name=f"gemm_{file}_{arch}", include=(sources.KERNELS,),
+            flags=(*toolkit.flags(self._sdk, arch, file), *defines), depends=sources.headers(),
         )  # fmt: skip
 
     def _load(self, file: str, arch: str, defines: tuple[str, ...], added: str | None) -> Library | Refusal:

@@ -9,7 +9,6 @@ from gemmhub.backend import BASIC
 from gemmhub.kit import epilogue_source
 
 KERNELS = Path(__file__).parent / "kernels"
-HEADER = KERNELS / "gemm.h"
 WARP = {"mp_21": 128, "mp_22": 128, "mp_31": 32}
 """Threads of a hardware warp, by the architectures that the kernels support."""
 SCALAR, WMMA, PIPELINED, SQMMA = "scalar", "wmma", "pipelined", "sqmma"
@@ -26,6 +25,11 @@ TAKES: Mapping[str, frozenset[str] | None] = {
 """:attr:`gemmhub.backend.Backend.takes` of the kernels. The epilogues that are named here are compiled into all of
 them, by their expressions in :mod:`gemmhub.epilogues`; another one into a library for its own products."""
 _DEVICE = "__device__ __forceinline__"
+
+
+def headers() -> tuple[Path, ...]:
+    """Return the headers that the kernels include."""
+    return tuple(sorted(KERNELS.glob("*.h")))
 
 
 def activations() -> list[str]:

@@ -89,6 +89,5 @@ def planted(monkeypatch, tmp_path):
         assert text.count(old) == 1
         (folder / file).write_text(text.replace(old, new))
         monkeypatch.setattr(sources, "KERNELS", folder)
-        monkeypatch.setattr(sources, "HEADER", folder / "gemm.h")
 
     return plant

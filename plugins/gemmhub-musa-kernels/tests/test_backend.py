@@ -23,7 +23,7 @@ from gemmhub_musa.testing import (
     per_thread_products,
     stream_of_its_own,
 )
-from gemmhub_musa_kernels import choose, copies, model, sources
+from gemmhub_musa_kernels import choose, copies, model, sources, tiles
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
 from gemmhub_musa_kernels.library import NAME
 from gemmhub_musa_kernels.lower import lowered
@@ -178,7 +178,7 @@ def test_an_unknown_candidate(backend):
 
 def test_large_products_get_large_tiles(backend):
     assert backend.offer(problem(256, 256, 64, a="col")).first.name == "pipelined-64x64x32-2x1warps"
-    assert backend.offer(problem(2048, 2048, 64, a="col")).first.name == "pipelined-128x128x32-2x2warps"
+    assert backend.offer(problem(4096, 4096, 64, a="col")).first.name == "pipelined-128x128x32-1x1warps"
 
 
 def test_a_copy_is_reported_and_can_be_avoided(backend):
@@ -230,7 +230,7 @@ def test_operands_without_a_dense_dimension_are_copied_or_left_to_other_kernels(
     assert list(backend.offer(small).names) == ["wmma", "scalar"]
 
 
-@pytest.mark.parametrize("name", ["128x128x64-2x2warps", "128x128x32-2x2warps-3stages"])
+@pytest.mark.parametrize("name", ["128x128x64-2x2warps", "128x128x32-2x2warps-3stages", "256x128x32-2x1warps"])
 def test_tiles_of_more_than_48_kib(backend, sim, name):
     """A kernel requests shared memory above 48 KiB; an S4000 has 72."""
     asked = problem(130, 136, 168, a="row", b="col")
@@ -242,11 +242,12 @@ def test_tiles_of_more_than_48_kib(backend, sim, name):
 
 def test_tiles_that_the_device_has_no_memory_for_are_no_candidates():
     gemm = lowered(problem(1024, 1024, 1024, a="col"))
-    every = choose.candidates(gemm, "mp_22", 56, 73728, ())
-    fewer = choose.candidates(gemm, "mp_22", 56, 40000, ())
+    every = choose.candidates(gemm, "mp_22", 73728, ())
+    fewer = choose.candidates(gemm, "mp_22", 40000, ())
     assert {x.name for x in every} - {x.name for x in fewer} == {
         "pipelined-128x128x32-2x2warps-3stages",
         "pipelined-128x128x64-2x2warps",
+        "pipelined-256x128x32-2x1warps",
     }
     assert len({x.name for x in every}) == len(every)
 
@@ -257,7 +258,7 @@ def test_orders_of_addition(backend):
     orders = {each.name: each.order for each in offer.candidates}
     assert orders.pop("scalar") == "scalar.chain"
     assert orders.pop("wmma") == "mma.16x16x16.arow.brow.k16"
-    assert len(orders) == 2 * 8
+    assert len(orders) == 2 * len(tiles.of(128))
     for name, order in orders.items():
         left, depth = "acol" if name.endswith("copying") else "arow", name.split("-")[1].split("x")[2]
         assert order == f"mma.32x32x16.{left}.brow.k{depth}"
@@ -287,6 +288,27 @@ def test_an_order_gives_the_same_bits_for_any_m_n_and_batch(backend, name):
 def test_no_estimate_where_there_are_no_figures(sim):
     sim.set(ARCH=31)
     assert MusaKernelsBackend().offer(problem(64, 64, 64)).first.seconds is None
+
+
+def test_the_published_structure_has_the_published_speed():
+    """Others differ from it by what is counted."""
+    usual, best = (
+        2 * 32 * 32 * 16 * 56 * model.CLOCK / model.instruction_cycles(tile, 128)
+        for tile in (tiles.USUAL[128], tiles.Tile(256, 128, 32, 2, 1))
+    )
+    assert usual == pytest.approx(model.PUBLISHED)
+    assert model.PUBLISHED < best < 100e12
+    gemm = lowered(problem(4096, 4096, 4096, a="col"))
+    counted = {str(tile): model.cycles(tile, gemm, 128, 56) for tile in tiles.of(128)}
+    assert min(counted, key=counted.get) == "128x128x32-1x1warps"
+
+
+def test_the_tiles_that_a_multiprocessor_gets_are_counted():
+    """A 57th tile costs as much as the first 56; whole tiles are computed."""
+    tile = tiles.SMALL[128]
+    one, all_, more = (model.cycles(tile, lowered(problem(64, 64 * n, 32)), 128, 56) for n in (1, 56, 57))
+    assert one == all_ == more / 2
+    assert one == model.cycles(tile, lowered(problem(3, 5, 1)), 128, 56)
 
 
 def test_cards():
@@ -439,7 +461,7 @@ def test_the_second_device(sim):
 
 
 def test_tuning_times_the_policies(sim, monkeypatch):
-    monkeypatch.setattr(choose, "OTHERS", {128: choose.OTHERS[128][:1]})
+    monkeypatch.setattr(tiles, "OTHERS", {128: tiles.OTHERS[128][:1]})
     # How long each takes on the simulator is of no interest.
     monkeypatch.setattr(tune, "interleave", partial(timing.interleave, rounds=1, min_time=1e-6))
     a, b = from_numpy(numbers(64, 64)), from_numpy(numbers(64, 64, seed=1))

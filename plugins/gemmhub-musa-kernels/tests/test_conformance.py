@@ -114,6 +114,14 @@ class TestLargeTile(OnDevice):
     cases = tuple(_chosen(4))
 
 
+class TestLargeWarp(OnDevice):
+    """The first choice for large products: one warp has 128x128 sums."""
+
+    __test__ = True
+    backend = only(f"{PIPELINED}-128x128x32-1x1warps")
+    cases = tuple(_chosen(8))
+
+
 class TestWmma(OnDevice):
     __test__ = True
     backend = only(WMMA)

@@ -7,8 +7,9 @@ import subprocess
 
 import pytest
 from gemmhub_musa.compile import compile_mu
-from gemmhub_musa_kernels.choose import SMALL, Candidate, defines
+from gemmhub_musa_kernels.choose import Candidate, defines
 from gemmhub_musa_kernels.sources import KERNELS, PIPELINED, SCALAR, TRANSPOSE, WARP, WMMA, text
+from gemmhub_musa_kernels.tiles import SMALL
 from simulator import sdk_of
 
 from conftest import INSTALLED, SDK

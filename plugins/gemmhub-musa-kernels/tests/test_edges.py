@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from gemmhub_musa.testing import MusaMemory
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
-from gemmhub_musa_kernels.choose import SMALL, Candidate
+from gemmhub_musa_kernels.choose import Candidate
 from gemmhub_musa_kernels.sources import PIPELINED
+from gemmhub_musa_kernels.tiles import SMALL
 from simulator import FAILED, Bench, problem
 
 from gemmhub.testing import Case, check
@@ -20,8 +21,10 @@ OURS = [
     Case(72, 64, 64, **HALVES),
     Case(64, 64, 72, **HALVES),
     Case(64, 64, 64, c="row_odd", beta=1, **HALVES),  # only the addend's rows are not aligned
+    Case(136, 64, 64, bias="m", **HALVES),  # vectors of the result beyond the first tile's rows
+    Case(17, 16, 24, batch=(2, 2), b_batch="outer", **HALVES),  # nothing merges them; coprime sizes would hide a fault
 ]
-"""Cases of products that are nearly of whole tiles of 64x64x32, or nearly aligned."""
+"""Cases of products that are nearly of whole tiles of 64x64x32, or nearly aligned, or of several tiles or matrices."""
 CASES = [*(case for case in edges() if case.a_dtype == case.out_dtype == "float16"), *OURS]
 
 # fmt: off
@@ -46,12 +49,19 @@ FAULTS = {
     "the addend is taken for aligned": (
         "gemm.h", "(!p.c || in_vectors(p, p.c, size_of(p.c_type), p.c_row, p.c_col, p.batch_c))", "true",
         lambda case: case.c == "row_odd"),
+    "every tile has the bias of the first rows": (
+        "gemm.h", "p.bias_type, row * p.bias_step)", "p.bias_type, row % 64 * p.bias_step)",
+        lambda case: case.m == 136),
+    "inner dimensions of a batch count for outer ones": (
+        "gemm.h", "    rest /= p.batch_size[dim];\n", "", lambda case: case.batch == (2, 2)),
     "m does not count for whole tiles": (
         "pipelined.mu", "p.m % Policy::kM == 0 && ", "", lambda case: case.m == 72),
     "k does not count for whole tiles": (
         "pipelined.mu", " && p.k % Policy::kK == 0", "", lambda case: case.k == 72),
 }
 READS = {
+    "a step beyond the last is copied": (
+        "pipelined.mu", "if (k_left > kAhead)", "if (k_left >= kAhead)", problem(64, 64, 64)),
     "n does not count for whole tiles": ("pipelined.mu", " && p.n % Policy::kN == 0", "", problem(64, 72, 64)),
     "a tile of A but for one vector is copied whole": (
         "pipelined.mu", "readable >= kExtent &&", "readable >= kExtent - 8 &&", problem(56, 64, 32, a="col")),

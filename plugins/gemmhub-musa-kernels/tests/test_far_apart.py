@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gemmhub_musa.testing import problem, strided
-from gemmhub_musa_kernels.choose import Candidate, Tile
+from gemmhub_musa_kernels.choose import Candidate
 from gemmhub_musa_kernels.sources import PIPELINED, SCALAR, WMMA
+from gemmhub_musa_kernels.tiles import Tile
 from simulator import Bench
 
 SIZE, PITCH = 130, 136

@@ -17,11 +17,12 @@ from gemmhub_musa import workspace
 from gemmhub_musa.compile import compile_mu
 from gemmhub_musa.guard import Cleared
 from gemmhub_musa.runtime import TO_DEVICE, MusaError
-from gemmhub_musa_kernels.choose import Candidate, Tile, defines
+from gemmhub_musa_kernels.choose import Candidate, defines
 from gemmhub_musa_kernels.launch import Product
 from gemmhub_musa_kernels.library import Library
 from gemmhub_musa_kernels.lower import lowered
-from gemmhub_musa_kernels.sources import HEADER, PIPELINED, text
+from gemmhub_musa_kernels.sources import KERNELS, PIPELINED, text
+from gemmhub_musa_kernels.tiles import Tile
 from simulator import FAILED, Bench, problem, stored, whole
 
 from gemmhub.capability import Device, Refusal
@@ -323,13 +324,13 @@ def test_15_an_array_that_is_less_aligned_than_it_is_read(sim, checking_sdk, tmp
     ours, count = re.subn(
         r"__align__\(16\) (\w) (\w+)\[(\w+)\];",
         r"struct { \1 before; __align__(16) \1 at[\3]; } moved_\2; \1 (&\2)[\3] = moved_\2.at;",
-        HEADER.read_text(),
+        (KERNELS / "gemm.h").read_text(),
     )
     assert count == 2
     (tmp_path / "gemm.h").write_text(ours)
     asked = columns(128, 128, 64)
     built = compile_mu(
-        text(PIPELINED), checking_sdk, "mp_22", name="shifted", include=(tmp_path,),
+        text(PIPELINED), checking_sdk, "mp_22", name="shifted", include=(tmp_path, KERNELS),
         flags=defines(OURS, "mp_22", asked.a.dtype, asked.out.dtype), depends=(tmp_path / "gemm.h",),
     )  # fmt: skip
     assert not isinstance(built, Refusal), built.traceback
@@ -354,5 +355,5 @@ def test_16_names_stay_at_home():
     """Macros and using-directives of a header reach whoever includes it."""
     macros = re.compile(r"^\s*#\s*define\s+(\w+)", re.MULTILINE)
     assert "BM" in macros.findall(DRAFT.read_text())
-    assert macros.findall(HEADER.read_text()) == []
-    assert "using namespace" not in HEADER.read_text()
+    assert macros.findall((KERNELS / "gemm.h").read_text()) == []
+    assert "using namespace" not in (KERNELS / "gemm.h").read_text()

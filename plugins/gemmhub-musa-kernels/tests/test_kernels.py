@@ -7,9 +7,11 @@ import itertools
 import numpy as np
 import pytest
 from gemmhub_musa.testing import Operands
-from gemmhub_musa_kernels.choose import OTHERS, SMALL, USUAL, Candidate, Tile
+from gemmhub_musa_kernels import tiles
+from gemmhub_musa_kernels.choose import Candidate
 from gemmhub_musa_kernels.lower import lowered
-from gemmhub_musa_kernels.sources import PIPELINED, SCALAR, WMMA
+from gemmhub_musa_kernels.sources import PIPELINED, SCALAR, WARP, WMMA
+from gemmhub_musa_kernels.tiles import SMALL, USUAL, Tile
 from simulator import Bench, problem
 
 from gemmhub.errors import KernelError
@@ -55,20 +57,15 @@ def test_rows_of_every_alignment(bench, granule):
         assert bench.wrong(problem(size, size, size, a=a, b=b), LARGE[bench.arch]) == 0
 
 
-def tiles(arch):
-    warp = 128 if arch == "mp_22" else 32
-    return [USUAL[warp], SMALL[warp], *OTHERS[warp]]
-
-
 def test_every_tile(bench):
-    for tile in tiles(bench.arch):
+    for tile in tiles.of(WARP[bench.arch]):
         for a, b in (("row", "row"), ("col", "col")):
             asked = problem(tile.m + 5, tile.n + 8, 3 * tile.k + 7, a=a, b=b)
             assert bench.wrong(asked, Candidate(PIPELINED, tile)) == 0, tile
         deep = (False, True)
         library = bench.library(PIPELINED, flags_of(bench, tile))
         for pair in itertools.product(deep, repeat=2):
-            assert library.shared_bytes(*pair) == tile.shared_bytes(128 if bench.arch == "mp_22" else 32, *pair)
+            assert library.shared_bytes(*pair) == tile.shared_bytes(WARP[bench.arch], *pair)
 
 
 def flags_of(bench, tile):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gemmhub_musa import from_numpy
 from gemmhub_musa.testing import MusaMemory
-from gemmhub_musa_kernels import choose
+from gemmhub_musa_kernels import choose, tiles
 from gemmhub_musa_kernels.backend import MusaKernelsBackend
 from simulator import problem
 
@@ -82,7 +82,7 @@ def test_the_kit(sim, arch, out, epilogue):
 @pytest.fixture
 def few_tiles(monkeypatch):
     """One tile beside the usual ones: to prove another takes half a minute."""
-    monkeypatch.setattr(choose, "OTHERS", {warp: others[2:3] for warp, others in choose.OTHERS.items()})
+    monkeypatch.setattr(tiles, "OTHERS", {warp: others[2:3] for warp, others in tiles.OTHERS.items()})
 
 
 def test_the_kit_on_every_candidate(backend, few_tiles):

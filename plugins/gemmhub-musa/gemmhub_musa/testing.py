@@ -19,11 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import gemmhub
 from gemmhub.capability import Device
 from gemmhub.dtypes import DType, as_dtype, compute_dtype
+from gemmhub.epilogues import EPILOGUES
 from gemmhub.layout import MatrixLayout
 from gemmhub.problem import Bias, GemmProblem, Operand
 from gemmhub.testing import Memory
+from gemmhub.verdict import Verdict
 from gemmhub_musa import array
 from gemmhub_musa.array import Array, HostArray, MusaArrays
 from gemmhub_musa.runtime import ON_DEVICE, TO_DEVICE, TO_HOST, Runtime
@@ -297,3 +300,60 @@ def per_thread_products(run: Callable[..., object], asked: GemmProblem) -> None:
     right = [np.array_equal(operands.result(copy), operands.wide) for operands, copy in found]
     if not all(right):
         raise AssertionError(f"right: {right}, of 3 products of either thread")
+
+
+# Answers
+
+
+def answers(backend: str) -> dict[str, str]:
+    """Return what ``backend`` answers to a product with each of gemmhub's options: "" for an offer, else its reason.
+
+    Raises AssertionError for a refusal without a reason or a remedy.
+    """
+    found = {}
+    for name, options in _options().items():
+        a, b = options.pop("a", _zeros(64, 128)), options.pop("b", _zeros(128, 256))
+        found[name] = _reason(name, gemmhub.explain(a, b, **options)[backend])
+    ends = np.array([32, 64], np.int32)
+    for where, offsets in (("host", ends), ("device", array.from_numpy(ends))):
+        name = f"groups by ends on the {where}"
+        decision = gemmhub.explain_grouped(_zeros(64, 128), _zeros(2, 128, 256), offsets).decisions[0]
+        assert decision is not None
+        found[name] = _reason(name, decision[backend])
+    return found
+
+
+def _reason(name: str, verdict: Verdict) -> str:
+    if verdict.status not in ("chosen", "eligible", "refused"):
+        raise AssertionError(f"{verdict.backend} answers {name} by {verdict}")
+    if verdict.status != "refused":
+        return ""
+    if not (verdict.reason and verdict.remedy):
+        raise AssertionError(f"{verdict.backend} refuses {name} without a reason or a remedy: {verdict}")
+    return verdict.reason
+
+
+def _options() -> dict[str, dict[str, Any]]:
+    """The options by the name of each request, with other operands where they need them."""
+    single: dict[str, Any] = {"dtype": "float32"}
+    small = {x: _zeros(*shape, dtype="float8_e4m3fn") for x, shape in (("a", (64, 128)), ("b", (128, 256)))}
+    requests: dict[str, dict[str, Any]] = {
+        "alpha": {"alpha": 2.0},
+        "c": {"c": _zeros(64, 256), "beta": 1.0},
+        "bias": {"bias": _zeros(256)},
+        "scale_a per tensor": {"scale_a": _zeros(1, 1, **single)},
+        "scale_a per row": {"scale_a": _zeros(64, 1, **single)},
+        "scale_b per column": {"scale_b": _zeros(1, 256, **single)},
+        "scales of blocks": {"scale_a": _zeros(64, 1, **single), "scale_b": _zeros(1, 2, **single)},
+        "scales of float8": {**small, "scale_a": _zeros(1, 1, **single), "out_dtype": "float16"},
+        "scale_out": {"scale_out": _zeros(1, **single)},
+        "amax": {"amax": _zeros(1, **single)},
+        "pre_activation": {"activation": "gelu", "pre_activation": _zeros(64, 256)},
+        "symmetric": {"b": _zeros(64, 128).T, "symmetric": True},
+    }
+    requests |= {f"reproducible {x}": {"reproducible": x} for x in ("run", "batch", "mma.32x32x16.arow.brow.k32")}
+    return requests | {x: {"activation": x} for x in EPILOGUES}
+
+
+def _zeros(*shape: int, dtype: str = "float16") -> Array:
+    return array.from_numpy(np.zeros(shape, as_dtype(dtype)))

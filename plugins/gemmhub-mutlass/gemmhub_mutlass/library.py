@@ -11,6 +11,7 @@ from ctypes import CDLL, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_s
 from pathlib import Path
 
 from gemmhub_musa import compile as compilers
+from gemmhub_musa.attempts import device_flags
 from gemmhub_musa.sdk import Sdk
 
 from gemmhub.capability import Refusal
@@ -169,6 +170,7 @@ class Kernels:
 
     def _compile(self, text: str, arch: str, name: str) -> Path | Refusal:
         return compilers.compile_mu(
-            text, self._sdk, arch, name=name, include=(sources.FOLDER, self._mutlass.include),
+            text, self._sdk, arch, name=name, flags=device_flags(self._sdk, arch),
+            include=(sources.FOLDER, self._mutlass.include),
             depends=(sources.TEMPLATE, *self._mutlass.headers()), timeout=PATIENCE,
         )  # fmt: skip

@@ -327,6 +327,7 @@ def test_concurrent_requests_compile_once(other, tmp_path, monkeypatch):
     backend = other()
     identity = library.compilers.identity((str(tmp_path / "mcc"),))
     assert "mcc version" in identity
+    monkeypatch.setattr(library, "device_flags", lambda sdk, arch: ("-Od3",))
     log.unlink()
     asked = [problem(dtype="float16", b=order) for order in ("row", "col") * 2]
     failures = []
@@ -343,6 +344,19 @@ def test_concurrent_requests_compile_once(other, tmp_path, monkeypatch):
         thread.join()
     assert failures == []
     assert log.read_text().split() == ["begin", "end"] * 2
+
+
+def test_kernels_are_compiled_with_flags_that_the_compiler_takes(backend, monkeypatch):
+    seen = []
+
+    def compile_mu(*_, **options):
+        seen.append(options["flags"])
+        return Refusal("nothing is compiled here", "")
+
+    monkeypatch.setattr(library.compilers, "compile_mu", compile_mu)
+    monkeypatch.setattr(library, "device_flags", lambda sdk, arch: (f"-D{arch}",))
+    backend.machine.kernels._compile("", "mp_22", "kernel")
+    assert seen == [("-Dmp_22",)]
 
 
 @pytest.mark.parametrize(("options", "dtype", "words"), [

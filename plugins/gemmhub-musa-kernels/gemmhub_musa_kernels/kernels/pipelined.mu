@@ -5,15 +5,16 @@
 // - A and B lie in shared memory as they do in global memory, by rows or by columns: fragments can be loaded from both,
 //   so nothing is transposed here. All of a line's stages lie side by side and share its padding, which makes the pitch
 //   an odd number of 16-byte units: fragments are then read without bank conflicts.
-// - One barrier for each step in depth: it says both that the copies for this step have arrived, and that nobody reads
-//   any more what the copies started after it will overwrite.
+// - Fragments of the next 16 elements in depth are loaded while the present ones are multiplied.
+// - One barrier for each step in depth, before its last fragments are multiplied: all of them are in registers then. So
+//   the barrier orders both the next step's copies before its fragments are loaded, and this step's loads before the
+//   copies that overwrite its stage.
 // - What is not aligned, or not inside of a matrix, is moved in smaller units, with zeros outside: neighbours by
 //   neighbouring threads all the same.
 // - The blocks of kGroup columns of tiles follow each other, so that they find the same operands in the L2 cache.
 // - The result passes through shared memory in rows of the block's whole width, and is written in 16-byte vectors.
+#include "copies.h"
 #include "gemm.h"
-
-#include <musa_pipeline_primitives.h>
 
 #include <type_traits>
 
@@ -32,7 +33,7 @@ constexpr int kEdge = kWarp == 128 ? 32 : 16;  // rows and columns of a fragment
 constexpr int kDepth = 16;                     // its inner dimension
 
 // A tile policy: the block's tile of the result and its depth, its warps, how many steps are in shared memory at once,
-// and how many columns of tiles are one group. policies.py lists those that are worth trying.
+// and how many columns of tiles are one group. choose.py lists those that are worth trying.
 template <int kM_, int kN_, int kK_, int kWarpsM_, int kWarpsN_, int kStages_, int kGroup_>
 struct Tile {
   static constexpr int kM = kM_, kN = kN_, kK = kK_, kWarpsM = kWarpsM_, kWarpsN = kWarpsN_;
@@ -41,8 +42,11 @@ struct Tile {
   static constexpr int kFragmentsM = kM / (kWarpsM * kEdge), kFragmentsN = kN / (kWarpsN * kEdge);
   static_assert(kM == kFragmentsM * kWarpsM * kEdge && kN == kFragmentsN * kWarpsN * kEdge && kK % kDepth == 0,
                 "the block's tile must consist of whole fragments");
+  static_assert(kK % (2 * kDepth) == 0, "fragments alternate between two sets of registers");
   static_assert(kStages >= 2 && kThreads <= 1024, "two stages at least, 1024 threads at most");
-  static constexpr int kBlocks = kThreads <= 512 ? 2 : 1;  // at least, on a multiprocessor: limits registers
+  // Blocks that a multiprocessor must have room for, which limits registers: two where each thread is left 128 of 65,536,
+  // and 255 where its sums are 128. A limit that spills the sums or fragments costs more than a second block is worth.
+  static constexpr int kBlocks = kThreads <= 256 && kM * kN <= 128 * 128 ? 2 : 1;
   // Sums on their way out: one row of fragments of every warp at a time.
   static constexpr int kOutRows = kWarpsM * kEdge, kOutPitch = kN + 4;
 };
@@ -160,9 +164,9 @@ __global__ __launch_bounds__(P::kThreads, P::kBlocks) void pipelined_gemm(const 
 #pragma unroll
     for (int j = 0; j < P::kFragmentsN; j++) wmma::fill_fragment(sum[i][j], 0.0f);
 
-  // The first steps are under way before any is multiplied.
+  // Each stage's copies are under way before the first step is multiplied.
 #pragma unroll
-  for (int step = 0; step < P::kStages - 1; step++) {
+  for (int step = 0; step < P::kStages; step++) {
     if (p.k > step * P::kK) {
       a.load(a_tiles, step, p.k - step * P::kK);
       b.load(b_tiles, step, p.k - step * P::kK);
@@ -170,38 +174,56 @@ __global__ __launch_bounds__(P::kThreads, P::kBlocks) void pipelined_gemm(const 
     __pipeline_commit();
   }
 
+  // A k block's fragments. All of a step's are in registers when its last block begins, so that its stage is free then.
+  Left left[P::kFragmentsM];
+  Right right[2][P::kFragmentsN];
+  auto load_left = [&](int i, int stage, int k) {
+    const int m = (warp_m * P::kFragmentsM + i) * kEdge;
+    wmma::load_matrix_sync(left[i], a_tiles + stage * A::kRun + (deep_a ? m * A::kPitch + k : k * A::kPitch + m),
+                           A::kPitch);
+  };
+  auto load_right = [&](int buffer, int stage, int k) {
+#pragma unroll
+    for (int j = 0; j < P::kFragmentsN; j++) {
+      const int n = (warp_n * P::kFragmentsN + j) * kEdge;
+      wmma::load_matrix_sync(right[buffer][j],
+                             b_tiles + stage * B::kRun + (deep_b ? n * B::kPitch + k : k * B::kPitch + n), B::kPitch);
+    }
+  };
+  if (p.k > 0) {
+    __pipeline_wait_prior(P::kStages - 1);
+    __syncthreads();
+    load_right(0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < P::kFragmentsM; i++) load_left(i, 0, 0);
+  }
+
   int stage = 0;
   for (int k_left = p.k; k_left > 0; k_left -= P::kK) {
-    __pipeline_wait_prior(P::kStages - 2);
-    __syncthreads();
-    constexpr int kAhead = (P::kStages - 1) * P::kK;
-    if (k_left > kAhead) {
-      const int free_stage = stage == 0 ? P::kStages - 1 : stage - 1;
-      a.load(a_tiles, free_stage, k_left - kAhead);
-      b.load(b_tiles, free_stage, k_left - kAhead);
-    }
-    __pipeline_commit();
-
+    const int next_stage = stage + 1 < P::kStages ? stage + 1 : 0;
 #pragma unroll
     for (int k = 0; k < P::kK; k += kDepth) {
-      Right right[P::kFragmentsN];
-#pragma unroll
-      for (int j = 0; j < P::kFragmentsN; j++) {
-        const int n = (warp_n * P::kFragmentsN + j) * kEdge;
-        wmma::load_matrix_sync(right[j], b_tiles + stage * B::kRun + (deep_b ? n * B::kPitch + k : k * B::kPitch + n),
-                               B::kPitch);
+      constexpr int kAhead = P::kStages * P::kK;
+      const bool last = k + kDepth == P::kK, more = !last || k_left > P::kK;
+      const int buffer = k / kDepth % 2, next = last ? next_stage : stage, next_k = last ? 0 : k + kDepth;
+      if (last && more) {
+        __pipeline_wait_prior(P::kStages - 2);
+        __syncthreads();
+        if (k_left > kAhead) {
+          a.load(a_tiles, stage, k_left - kAhead);
+          b.load(b_tiles, stage, k_left - kAhead);
+        }
+        __pipeline_commit();
       }
+      if (more) load_right(1 - buffer, next, next_k);
 #pragma unroll
       for (int i = 0; i < P::kFragmentsM; i++) {
-        const int m = (warp_m * P::kFragmentsM + i) * kEdge;
-        Left left;
-        wmma::load_matrix_sync(left, a_tiles + stage * A::kRun + (deep_a ? m * A::kPitch + k : k * A::kPitch + m),
-                               A::kPitch);
 #pragma unroll
-        for (int j = 0; j < P::kFragmentsN; j++) wmma::mma_sync(sum[i][j], left, right[j], sum[i][j]);
+        for (int j = 0; j < P::kFragmentsN; j++) wmma::mma_sync(sum[i][j], left[i], right[buffer][j], sum[i][j]);
+        if (more) load_left(i, next, next_k);
       }
     }
-    stage = stage + 1 < P::kStages ? stage + 1 : 0;
+    stage = next_stage;
   }
 
   // The operands' memory now serves for the sums, which threads take up in rows to finish and write them.
@@ -247,8 +269,10 @@ struct Kernels {
   }
 
   static int configure(void (*kernel)(Gemm)) {
+#if GEMMHUB_BANKS
     // Only a wish: a device whose banks are of one width goes on with that.
     if (musaFuncSetSharedMemConfig(kernel, musaSharedMemBankSizeEightByte) != musaSuccess) musaGetLastError();
+#endif
     if (kBytes <= 48 * 1024) return musaSuccess;
     const int status = musaFuncSetAttribute(kernel, musaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
     if (status != musaSuccess) musaGetLastError();

@@ -15,7 +15,7 @@ from gemmhub_nvidia.testing.emulator import EmulatedKernels
 from gemmhub_nvidia.testing.fake_cuda import H200, INVALID_CONTEXT
 from gemmhub_nvidia.testing.fake_kernels import FakeKernels
 
-GEMM_BYTES, PREPASS_BYTES, F16_PREPASS_BYTES, GEMV_BYTES = 480, 256, 240, 264
+GEMM_BYTES, PREPASS_BYTES, F16_PREPASS_BYTES, GEMV_BYTES = 488, 264, 240, 264
 """Of Params, PrepassParams, F16PrepassParams and GemvParams."""
 MAP = (
     c_void_p, c_int, c_uint, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,

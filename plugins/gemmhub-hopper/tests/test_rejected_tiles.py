@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from fakes import Home, mutated
 from gemmhub_hopper.cost import choose
-from gemmhub_hopper.launches.f16_staged import GROUP_ROWS
+from gemmhub_hopper.lowering import f16_planes
+from gemmhub_hopper.lowering.f16_planes import GROUP_ROWS
 from gemmhub_hopper.variants.config import Shape
 from products import SPLIT, Product
 from runs import Run
-from test_f16_planes import Watch
+from test_f16_planes import MANY_GROUPS, Watch, WatchedHome
 from test_float32 import ratio
 
 from gemmhub.errors import KernelError
@@ -30,10 +31,19 @@ SHAPES = {
 NAN, INF = np.float32(np.nan), np.float32(np.inf)
 
 
-def operands(seed, batch=()):
+marked_groups = f16_planes.marked_groups
+
+
+@pytest.fixture(autouse=True)
+def _few_are_rejected(monkeypatch):
+    """Let each tile be rejected for itself, however many are."""
+    monkeypatch.setattr(f16_planes, "marked_groups", lambda _: MANY_GROUPS)
+
+
+def operands(seed, batch=(), m=M, n=N):
     """Normal numbers of which none is small."""
     rng = np.random.default_rng(seed)
-    a, b = (rng.standard_normal((*batch, *size), np.float32) for size in ((M, K), (K, N)))
+    a, b = (rng.standard_normal((*batch, *size), np.float32) for size in ((m, K), (K, n)))
     return tuple((x + np.copysign(np.float32(0.125), x)).astype(np.float32) for x in (a, b))
 
 
@@ -326,3 +336,66 @@ def test_rows_without_planes_are_noticed(mutation, monkeypatch, tmp_path):
     expected = run_of(SHAPES["across cells"]).of(a, b)
     run = run_of(SHAPES["across cells"], mutated(monkeypatch, tmp_path, "prepass.cu", COPIES[mutation]))
     assert not np.array_equal(run.of(a, b), expected, equal_nan=True)
+
+
+def eight_groups(tall, value, groups):
+    """Return operands of which a (or b) has eight groups; ``value`` is in so many of these."""
+    rng = np.random.default_rng()
+    m, n = (8 * GROUP_ROWS, 40) if tall else (40, 8 * GROUP_ROWS)
+    a, b = operands(rng.integers(2**31), (), m, n)
+    lines = a if tall else b.T
+    for group in rng.permutation(8)[:groups]:
+        for first in (0, GROUP_ROWS // 2):  # a CTA of the pre-pass each
+            lines[group * GROUP_ROWS + first + rng.integers(GROUP_ROWS // 2), rng.integers(K)] = value
+    return a, b
+
+
+def multiply(a, b, home):
+    """Return the product, and which kernels have computed tiles."""
+    run = Run(Product(SPLIT, len(a), b.shape[1], K, dtype="f16x3"), home)
+    run.give(a, b)
+    with Watch(home, run.out) as watch:
+        result = run()
+    assert ratio(result, a, b) <= 1
+    assert home.counters_are_clear()
+    return result, watch.schemes
+
+
+SMALL = 2.0**-33
+"""Planes hold it exactly, but it is further below float16's normal numbers than k allows."""
+
+
+@pytest.mark.parametrize("tall", [True, False], ids=["rows", "columns"])
+@pytest.mark.parametrize("value", [NAN, 1e-35, SMALL], ids=str)
+def test_more_than_one_of_eight_groups_rejects_the_whole_product(value, tall, monkeypatch):
+    monkeypatch.setattr(f16_planes, "marked_groups", marked_groups)
+    home = WatchedHome()
+    for groups, kernels in ((2, "split"), (1, "both"), (0, "f16x3"), (8, "split"), (1, "both")):
+        assert multiply(*eight_groups(tall, value, groups), home)[1] == [kernels]
+
+
+UNCOUNTED = {
+    "the limit is ignored": (NAN, 2, "split_planes.cuh", "return MANY * (a", "return true || MANY * (a"),
+    "the limit is lower": (NAN, 1, "split_planes.cuh", "constexpr int MANY = 8;", "constexpr int MANY = 9;"),
+    "small elements do not count": (SMALL, 2, "f16_prepass.cu", "static_cast<int>(small) > p.half_limit", "false"),
+    "each CTA counts": (SMALL, 1, "f16_prepass.cu", "mark_first(group, COUNTED))", "(mark(group, COUNTED), true))"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutation", UNCOUNTED, ids=lambda name: name.replace(" ", "-"))
+def test_wrong_counts_are_noticed(mutation, monkeypatch, tmp_path):
+    value, groups, file, *change = UNCOUNTED[mutation]
+    monkeypatch.setattr(f16_planes, "marked_groups", marked_groups)
+    mutated(monkeypatch, tmp_path, file, tuple(change))
+    kernels = multiply(*eight_groups(True, value, groups), WatchedHome())[1]
+    assert kernels == (["both"] if groups == 2 else ["split"])
+
+
+def test_rows_are_split_where_all_tiles_are_computed(monkeypatch, tmp_path):
+    """The pre-pass by bfloat16 planes decides as the kernels do: else sums of what is no plane are computed again."""
+    monkeypatch.setattr(f16_planes, "marked_groups", marked_groups)
+    a, b = eight_groups(True, NAN, 2)
+    expected = multiply(a, b, WatchedHome())[0]
+    change = "if (!few_rejected(p.a_marks, p.b_marks, p.marked_groups)) return true;", ""
+    mutated(monkeypatch, tmp_path, "prepass.cu", change)
+    assert not np.array_equal(multiply(a, b, WatchedHome())[0], expected, equal_nan=True)

@@ -93,7 +93,7 @@ def an_infinity_in_a_and_a_nan_in_b(a, b):
 
 
 def an_infinity_in_b_and_a_nan_in_a(a, b):
-    a[5, 300], b[100, 7] = NAN, INF
+    a[5, 300], b[100, 0] = NAN, INF  # the first column: nothing is known of the row before
 
 
 def infinities_of_two_signs_far_apart(a, b):
@@ -249,6 +249,8 @@ MUTATIONS = {
         ("stopped ? Span::UNKNOWN : ~warp_min(~product.a.end)", "~warp_min(~product.a.end)"),)),
     "a long row": ("registers", infinities_of_two_signs_far_apart, "repair.cuh", (
         ("(end != UNKNOWN && end - begin() <= 32)", "true"),)),
+    "an infinity taken for NaN": ("planes", an_infinity_in_a, "repair.cuh", (
+        ("(first & INFINITE) == 0", "first != UNKNOWN"),)),
     "a column without marks": ("planes", an_infinity_in_a_and_a_nan_in_b, "repair.cuh", (
         ("return (*b_word(p, column, batch) & NOT_FINITE) == 0;", "return true;"),)),
     "a row without marks": ("planes", an_infinity_in_b_and_a_nan_in_a, "repair.cuh", (

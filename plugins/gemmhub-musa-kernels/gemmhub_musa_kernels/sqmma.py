@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmhub.problem import GemmProblem
-from gemmhub_musa_kernels.choose import Candidate, Tile, deep_operands
+from gemmhub_musa_kernels.choose import Candidate, deep_operands
 from gemmhub_musa_kernels.lower import Gemm
 from gemmhub_musa_kernels.probe import Card
 from gemmhub_musa_kernels.sources import SQMMA
+from gemmhub_musa_kernels.tiles import Tile
 
 ARCH = "mp_31"
 _MIN_FLOPS = 3.2e9

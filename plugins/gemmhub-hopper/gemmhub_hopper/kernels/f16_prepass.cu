@@ -34,6 +34,7 @@ struct F16PrepassParams {
     F16Job jobs[2];
     int first_tiles;  // of the first job
     float residual, share;
+    int half_limit;  // half of what rejected() allows of small elements of both operands
 };
 static_assert(sizeof(F16PrepassParams) == 240, "f16_planes.py has the same structure");
 
@@ -232,7 +233,7 @@ struct Findings {
     }
 
     // Notes the smallest element, and rejects the group of rows where planes are not accurate.
-    DEVICE void note(const F16Job& job, const SplitError& error) {
+    DEVICE void note(const F16PrepassParams& p, const F16Job& job, const SplitError& error) {
         put(1, error.small());
         const bool all = block_or(accurate && error.excess <= 0.0f ? 0 : 1) == 0;
         if (threadIdx.x != 0) return;
@@ -242,6 +243,9 @@ struct Findings {
         if (bits == 0) return;
         mark(job.marks, bits == REJECTED ? REJECTED : SMALL);
         mark(group, bits);
+        // What is small in both operands together is more than half of the limit in one of them.
+        if ((bits == REJECTED || static_cast<int>(small) > p.half_limit) && mark_first(group, COUNTED))
+            count_up(job.marks + REJECTED_WORD);
     }
 
     DEVICE void put(int which, u32 value) {
@@ -281,7 +285,7 @@ DEVICE void split_quads(const F16PrepassParams& p, const F16Job& job, const Tile
         if (writes && row < at.rows) at.scales[row] = power_of_two(exponent);
     }
     if (findings.rejected(job)) return;
-    findings.note(job, own.store(p, job, at.to, at.rows, at.ks, inverse));
+    findings.note(p, job, own.store(p, job, at.to, at.rows, at.ks, inverse));
 }
 
 DEVICE void split_through_shared(const F16PrepassParams& p, const F16Job& job, const Tile& at, Findings& findings,
@@ -295,8 +299,8 @@ DEVICE void split_through_shared(const F16PrepassParams& p, const F16Job& job, c
         if (row < at.rows) at.scales[row] = power_of_two(exponent);
     }
     if (findings.rejected(job)) return;
-    findings.note(job, job.mn_major ? store_tile<true>(p, job, at.to, at.rows, at.ks, tile, inverse)
-                                    : store_tile<false>(p, job, at.to, at.rows, at.ks, tile, inverse));
+    findings.note(p, job, job.mn_major ? store_tile<true>(p, job, at.to, at.rows, at.ks, tile, inverse)
+                                       : store_tile<false>(p, job, at.to, at.rows, at.ks, tile, inverse));
 }
 
 GLOBAL_KERNEL void __launch_bounds__(kNumThreads, 4) f16_prepass(const __grid_constant__ F16PrepassParams p) {

@@ -65,6 +65,7 @@ struct Params {
     int small_limit;                   // of rejected()
     float min_scaled;  // the smallest scaled element that planes represent accurately, where A is split in registers
     int redo;          // bits: ONLY_REJECTED, BY_TILES
+    int marked_groups[2];  // of few_rejected()
 
     Scales row_scales, column_scales;  // 8-bit operands: of A and of B
 
@@ -82,4 +83,4 @@ struct Params {
     void* before;
     long long before_ld, before_batch;
 };
-static_assert(sizeof(Params) == 480, "launch.py has the same structure");
+static_assert(sizeof(Params) == 488, "launch.py has the same structure");

@@ -44,8 +44,9 @@ struct PrepassParams {
     int tiles;     // of all jobs
     int limit;     // of rejected()
     int spans[2];  // rows of A (B) in a tile of the kernel that computes rejected tiles only; 0 where it computes all
+    int marked_groups[2];  // of few_rejected()
 };
-static_assert(sizeof(PrepassParams) == 256, "prepass.py has the same structure");
+static_assert(sizeof(PrepassParams) == 264, "prepass.py has the same structure");
 
 struct alignas(sizeof(Element) * 4) Four {
     Element x[4];
@@ -126,6 +127,7 @@ DEVICE bool needed(const PrepassParams& p, bool second, int row, int count, int 
     const int span = p.spans[is_b];
     const u32 *own = is_b ? p.b_marks : p.a_marks, *other = is_b ? p.a_marks : p.b_marks;
     if (span == 0 || row >= rows || (load_word(other) & REJECTED)) return true;
+    if (!few_rejected(p.a_marks, p.b_marks, p.marked_groups)) return true;
     const int end = (row + count + span - 1) / span * span, first = matrix * ((rows + GROUP_ROWS - 1) / GROUP_ROWS);
     for (int group = row / span * span / GROUP_ROWS; group * GROUP_ROWS < (end < rows ? end : rows); ++group) {
         const u32 word = load_word(own + group_word(first + group));

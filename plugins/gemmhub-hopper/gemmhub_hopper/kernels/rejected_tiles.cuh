@@ -6,6 +6,9 @@
 // that have one which is. What both compute is that of the second one in the end. Where c is added, which may be the result,
 // no tile may be computed twice: then each tile of either kernel lies in one cell.
 //
+// Clusters take tiles by their numbers, so tiles that a kernel skips seldom save a wave: half of the tiles take most waves of
+// both kernels. So if more than one of MANY cells is rejected, the second kernel computes all tiles, and the first one none.
+//
 // Where the first kernel splits A in registers it marks groups of A while it multiplies, so it computes all tiles. If more than
 // one of MANY groups is rejected, or B is, the second one computes all of them, too.
 #pragma once
@@ -25,8 +28,6 @@ DEVICE u32* b_word(const Params& p, int column, int batch) {
     const u32 groups = (p.n + GROUP_ROWS - 1) / GROUP_ROWS;
     return p.b_marks + group_word(batch * p.b_step * groups + column / GROUP_ROWS);
 }
-
-constexpr int MANY = 8;
 
 // Whether so many rejected groups of A are more than one of MANY.
 DEVICE bool many_rejected(const Params& p, u32 count) { return count > static_cast<u32>(p.m / (MANY * GROUP_ROWS)); }
@@ -60,6 +61,8 @@ struct LeftTiles {
             some = any && (p.redo & BY_TILES);
             if constexpr (kRescaled)
                 some = some && !rejected(p.b_marks, p.small_limit) && !many_rejected(p, load_word(p.a_marks + REJECTED_WORD));
+            else
+                some = some && few_rejected(p.a_marks, p.b_marks, p.marked_groups);
             all = kByFloat16 ? any && !some : !any;
             if (kByBfloat16 && all) forget_small(p);
             // The last CTA to end clears the marks: before one of its tiles is known to be left, all threads have looked.

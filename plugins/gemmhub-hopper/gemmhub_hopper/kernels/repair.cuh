@@ -86,6 +86,8 @@ struct Span {
 
     DEVICE u32 begin() const { return first & ~INFINITE; }
 
+    DEVICE bool has_nan() const { return (first & INFINITE) == 0; }
+
     // Whether special_sum() reads all of them.
     DEVICE bool is_short() const { return end == 0 || (end != UNKNOWN && end - begin() <= 32); }
 
@@ -213,7 +215,8 @@ DEVICE void recompute(const Params& p, float& sum, bool wrong, int row, int colu
     while (true) {
         if (look && wrong && suspect(sum)) {
             const int m = row + lane_id() / 4, n = column + 2 * (lane_id() % 4);
-            float exact = special_sum(p, m, n, at, of_row);
+            float exact = __uint_as_float(0x7fffffff);  // NaN, which needs no loads
+            if (!of_row.has_nan() && !of_column.has_nan()) exact = special_sum(p, m, n, at, of_row);
             if (exact == exact) exact += special_sum(p, m, n, at, of_column);
             if (exact != exact || (exact != 0.0f && of_row.is_short() && of_column.is_short()))
                 sum = exact, wrong = false;
@@ -238,6 +241,7 @@ DEVICE void repair_sums(const Params& p, float (&sums)[count], int row, int colu
 #pragma unroll
     for (u32 r = 0; r < count; ++r) any = any || suspect(sums[r]);
     if (warp_or(any) == 0) return;
+    const bool finite_rows = finite_row(p, row, at, a);  // all are of one group
     Span rows[2], of_column;
 #pragma unroll 1
     for (u32 i = 0; i < count; ++i) {  // both rows of a column, one after the other
@@ -251,7 +255,7 @@ DEVICE void repair_sums(const Params& p, float (&sums)[count], int row, int colu
         if (h == 0) of_column = Span();
         if (again && finite_column(p, n, at, a)) of_column.end = 0;
         Span of_row = rows[0];
-        if (again && finite_row(p, m, at, a)) of_row.end = 0;
+        if (again && finite_rows) of_row.end = 0;
         recompute(p, sum, again, m - lane_id() / 4, n - 2 * (lane_id() % 4), at, of_row, of_column);
         rows[0] = rows[1], rows[1] = of_row;  // the other row is next
 #pragma unroll

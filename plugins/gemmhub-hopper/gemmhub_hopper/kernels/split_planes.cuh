@@ -18,11 +18,14 @@ constexpr u32 SMALL = 16, SMALL_BIT = 8, LEAST_SMALL = 32 - SMALL_BIT;
 DEVICE u32 small_bits(u32 small) {
     return small > LEAST_SMALL ? REJECTED : ((1u << SMALL_BIT) << small) - (1u << SMALL_BIT);
 }
+// By f16_prepass.cu, once for each group of rows: REJECTED_WORD has counted it.
+constexpr u32 COUNTED = 32;
 constexpr float LARGE_FROM = 256.0f;
 // Marks are kept for groups of rows of A (columns of B): word 0 has those of all groups, 1.. those of group g at
 // 1 + g % (MARKS - 4). f16_prepass.cu and f16_registers.cuh write the last two: the exponent, biased by 127, of the largest
 // finite element that they looked at, 0 if none is known; and of the smallest scaled one that is not 0, how far its exponent is
-// below that of float16's normal numbers. f16_registers.cuh counts the groups' words that it has marked as rejected.
+// below that of float16's normal numbers. REJECTED_WORD counts the groups' words that are marked as rejected; f16_prepass.cu
+// also counts those whose elements are so small that they may be rejected beside groups of the other operand.
 constexpr u32 MARKS = 2048, LARGEST_WORD = MARKS - 1, SMALL_WORD = MARKS - 2, REJECTED_WORD = MARKS - 3;
 constexpr int GROUP_ROWS = 128;
 
@@ -46,6 +49,14 @@ DEVICE bool rejected(const u32* a_marks, const u32* b_marks, int limit) {
 // Whether the split of a group of rows or of one of columns into float16 planes was rejected, by their words.
 DEVICE bool rejected_groups(u32 a, u32 b, int limit) {
     return ((a | b) & REJECTED) || static_cast<int>(__popc(a >> SMALL_BIT) + __popc(b >> SMALL_BIT)) > limit;
+}
+
+constexpr int MANY = 8;
+
+// Whether at most one of MANY cells (rejected_tiles.cuh) is rejected, by the counts. `groups`: the words of groups of A and of B.
+DEVICE bool few_rejected(const u32* a_marks, const u32* b_marks, const int (&groups)[2]) {
+    const u64 a = load_word(a_marks + REJECTED_WORD), b = load_word(b_marks + REJECTED_WORD);
+    return MANY * (a * groups[1] + b * groups[0]) <= static_cast<u64>(groups[0]) * groups[1];
 }
 
 // An operand that was rejected is scaled before it is split, by this power of two: its largest elements come near 2^40, so

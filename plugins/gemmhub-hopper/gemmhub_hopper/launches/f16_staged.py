@@ -13,11 +13,10 @@ from gemmhub_hopper.candidates.candidate import Choice, Occupancy
 from gemmhub_hopper.launches.launch import Function
 from gemmhub_hopper.launches.staged import Staged
 from gemmhub_hopper.lowering import f16_planes
+from gemmhub_hopper.lowering.f16_planes import GROUP_ROWS
 from gemmhub_hopper.lowering.k_passes import KPasses
 from gemmhub_hopper.variants.config import Variant
 
-GROUP_ROWS = 128
-"""Rows of a, or columns of b, that share their marks (kernels/split_planes.cuh)."""
 _JOBS = tuple(
     (f16_planes.Parameters.jobs.offset + i * ctypes.sizeof(f16_planes.Job)) // 8 for i in range(2)
 )  # fmt: skip

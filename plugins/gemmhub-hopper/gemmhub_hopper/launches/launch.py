@@ -56,6 +56,7 @@ class Params(ctypes.Structure):
         )),
         ("min_scaled", c_float),
         ("redo", c_int),
+        ("marked_groups", c_int * 2),
         ("row_scales", Scales), ("column_scales", Scales),
         *((name, c_uint64) for name in ("result_scale", "largest")), ("ends", c_uint64), ("bias_group", c_int64),
         ("groups", c_int), ("unused", c_int),
@@ -99,6 +100,7 @@ def params(choice: Choice, k: int, card: Occupancy, redo: int = 0) -> Params:
         groups=lowering.groups, bias_group=lowering.bias_group,
         before_ld=lowering.before_ld, before_batch=lowering.before_batch,
     )  # fmt: skip
+    parameters.marked_groups[:] = f16_planes.marked_groups(lowering.a), f16_planes.marked_groups(lowering.b)
     parameters.a_m, parameters.a_k, parameters.a_batch = lowering.a.strides
     parameters.b_n, parameters.b_k, parameters.b_batch = lowering.b.strides
     for field, fields in scale_fields(lowering).items():

@@ -42,6 +42,7 @@ class Parameters(ctypes.Structure):
         ("tiles", c_int),
         ("limit", c_int),
         ("spans", c_int * 2),
+        ("marked_groups", c_int * 2),
     )
 
 

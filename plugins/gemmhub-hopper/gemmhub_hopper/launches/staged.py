@@ -105,6 +105,7 @@ class Staged:
         if self._redo & BY_TILES and not form.registers_a:  # there, a rejected b rejects all tiles
             shape = self._choice.shape
             p.spans[:] = shape.m * shape.cluster_m, shape.n * shape.cluster_n
+            p.marked_groups[:] = [f16_planes.marked_groups(side.access) for side in self._sides.values()]
         p.first_is = "ab".index(self._copied[0].name)
         grid = p.tiles
         # Rarely taken; idle CTAs cost time, so cap the grid at 2 (large operands: 8) CTAs per SM.

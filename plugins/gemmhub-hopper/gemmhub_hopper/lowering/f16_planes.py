@@ -20,6 +20,10 @@ GROUP_K = 128
 """Elements along K that share a scale, and those of a CTA's tile."""
 ONLY_REJECTED, BY_TILES = 1, 2
 """Bits of ``redo`` of kernels/params.cuh: a product by bfloat16 planes of what float16 planes reject; by tiles."""
+GROUP_ROWS = 128
+"""Rows of a, or columns of b, that share their marks (kernels/split_planes.cuh)."""
+_MARKED_GROUPS = 2044
+"""Words of the marks of groups: more groups share them."""
 _TILE_ROWS = 64
 """Rows of a CTA's tile."""
 _OVERHANG = 256
@@ -46,7 +50,13 @@ class Job(ctypes.Structure):
 class Parameters(ctypes.Structure):
     """``F16PrepassParams`` of f16_prepass.cu."""
 
-    _fields_ = (("jobs", Job * 2), ("first_tiles", c_int), ("residual", c_float), ("share", c_float))
+    _fields_ = (
+        ("jobs", Job * 2),
+        ("first_tiles", c_int),
+        ("residual", c_float),
+        ("share", c_float),
+        ("half_limit", c_int),
+    )
 
 
 class Arguments(ctypes.Structure):
@@ -61,7 +71,7 @@ def parameters(k: int) -> Parameters:
     ``residual`` bounds what planes lose of an element, ``share`` the second plane, both relative to the element.
     """
     residual, share = _limits(k)
-    return Parameters(residual=residual, share=share)
+    return Parameters(residual=residual, share=share, half_limit=small_limit(k) // 2)
 
 
 def _limits(k: int) -> tuple[float, float]:
@@ -80,6 +90,11 @@ def min_scaled(k: int) -> float:
 def small_limit(k: int) -> int:
     """Return how far both smallest elements together may be below float16's normal numbers, in powers of two."""
     return max(1, k // FEWEST_K).bit_length() - 1
+
+
+def marked_groups(access: OperandAccess) -> int:
+    """Return the words of marks that an operand's groups of rows have (kernels/split_planes.cuh)."""
+    return min(-(-access.rows // GROUP_ROWS) * access.count, _MARKED_GROUPS)
 
 
 def fill(job: Any, access: OperandAccess, planes: Stored, mn_major: bool, k: int) -> int:

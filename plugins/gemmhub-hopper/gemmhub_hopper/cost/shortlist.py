@@ -28,6 +28,8 @@ from gemmhub_hopper.variants.sources import PREPASSES, copier
 
 NEARLY = 1.15
 """Largest estimate of a compiled candidate that goes first, as a multiple of the fastest one's."""
+WORTH = 1e-4
+"""Seconds that it may be slower: beyond that ten thousand calls repay a compilation, which takes about one."""
 SHIPPED = 3.0
 """The same where the kernels of a candidate are in the wheel. Those were selected so that it is hardly ever needed
 (benchmarks/run/hopper_shipped.py).
@@ -104,7 +106,8 @@ class Shortlists:
                 continue
             ready = ready or (seconds, choice)
             # Another kernel that is compiled goes first too, where one of the wheel would.
-            if spent or seconds <= NEARLY * fastest or all(map(kernels.shipped, needs)):
+            near = seconds <= min(NEARLY * fastest, fastest + WORTH)
+            if spent or near or all(map(kernels.shipped, needs)):
                 others = [x for x in proposed if x[1] is not ready[1]]
                 percent = math.ceil(100 * (ready[0] / fastest - 1))
                 remark = f"{best.name} would be {percent} % faster and is not compiled: tune, or gemmhub build"

@@ -197,7 +197,7 @@ MUTATIONS = {
     "the address is not looked at": ("addend.cuh", ("reinterpret_cast<u64>(p.c) | offsets", "offsets"),),
     "the distance of rows is not looked at": ("addend.cuh", ("p.c_ld | p.c_batch |", ""),),
     "c is of the result's dtype": ("epilogue.cuh", ("(kAddendType == 2 ? 4 : 2) * (at.", "kOutputBytes * (at."),),
-    "words where there are none": ("addend.cuh", ("kAddendBytes == 4 || addend_aligned(p, 4)", "true"),),
+    "words where there are none": ("addend.cuh", ("kAddendBytes == 4 || addend_aligned(p, 4, begin)", "true"),),
 }
 # fmt: on
 WATCHED = [

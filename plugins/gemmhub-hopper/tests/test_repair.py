@@ -252,9 +252,9 @@ MUTATIONS = {
     "an infinity taken for NaN": ("planes", an_infinity_in_a, "repair.cuh", (
         ("(first & INFINITE) == 0", "first != UNKNOWN"),)),
     "a column without marks": ("planes", an_infinity_in_a_and_a_nan_in_b, "repair.cuh", (
-        ("return (*b_word(p, column, batch) & NOT_FINITE) == 0;", "return true;"),)),
+        ("return (*b_word(p, column, at.batch) & NOT_FINITE) == 0;", "return true;"),)),
     "a row without marks": ("planes", an_infinity_in_b_and_a_nan_in_a, "repair.cuh", (
-        ("return (*a_word(p, row, batch) & NOT_FINITE) == 0;", "return true;"),)),
+        ("return (*a_word(p, row, at.batch) & NOT_FINITE) == 0;", "return true;"),)),
     "a row split by consumers without marks": ("registers", an_infinity_in_b_and_a_nan_in_a, "repair.cuh", (
         ("*p.b_marks != 0) && (a & LARGE) == 0", "*p.b_marks != 0)"),)),
     "b split by consumers without marks": ("b split", an_infinity_in_a_and_a_nan_in_b, "repair.cuh", (

@@ -51,8 +51,18 @@ def few_rows() -> list[str]:
 
 
 def experts() -> list[str]:
-    """Return the times of the experts of transformers over those of gemmhub."""
+    """Return the times of the experts of transformers over those of gemmhub, on a CPU."""
     record = results.load(results.FOLDER / "cpu" / "experts_1.json")
+    return [*_experts(record), "", _source(record)]
+
+
+def experts_on_a_card() -> list[str]:
+    """Return the same on an NVIDIA GPU."""
+    record = results.load(results.FOLDER / "h100" / "experts.json.xz")
+    return [*_experts(record), "", f"`{record['command']}` on an {record['device']}, torch {record['torch']}."]
+
+
+def _experts(record: dict[str, Any]) -> list[str]:
     body = []
     for x in record["rows"]:
         if x["what"] == "groups":
@@ -63,8 +73,7 @@ def experts() -> list[str]:
         cells = [f"{us[name] / us['gemmhub']:.2f}" for name in ("eager", "grouped_mm")]
         step = "training" if "training" in x["what"] else "forward"
         body.append((x["dtype"], step, layer, f"{us['gemmhub'] / 1000:.2f}", *cells))
-    head = ("weights", "step", "layer", "ms", "eager over it", "grouped_mm over it")
-    return [*rows(head, body), "", _source(record)]
+    return rows(("weights", "step", "layer", "ms", "eager over it", "grouped_mm over it"), body)
 
 
 def _source(record: dict[str, Any]) -> str:

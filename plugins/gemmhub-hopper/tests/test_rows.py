@@ -108,7 +108,7 @@ MUTATIONS = {
     "a buffer is filled before it was read": ("if (kNumStoreStages == 1) sync_staged(ctx);", ""),
     "a warp syncs where all should": (_ALL, _WARP),
     "rows begin at units": ("(reinterpret_cast<u64>(at))) & 15;", "(reinterpret_cast<u64>(at))) & 0;"),
-    "elements are taken for pairs": ("8 * (shift & 2)", "0"),
+    "elements are taken for pairs": ("8 * (shift & (kFloat8Result ? 3 : 2))", "0"),
     "pairs are not shifted": ("shift & 4 ? w[i + 1]", "shift & 4 ? w[i]"),
     "two pairs are not shifted": ("shift & 8 ? w[i + 2]", "shift & 8 ? w[i]"),
     "a unit ends beside the row": ("if (element + PER_UNIT <= end)", "if (element < end)"),

@@ -234,7 +234,7 @@ def test_parameters_are_those_of_the_kernel():
     """ctypes' idea of Params is the compiler's: the emulated launch checks the size, products the order."""
     from gemmhub_hopper.launches.launch import Arguments, Params
 
-    assert ctypes.sizeof(Params) == 448
+    assert ctypes.sizeof(Params) == 488
     assert Arguments.p.offset == 384
 
 

@@ -25,6 +25,7 @@ from gemmhub._grouped.forms import Form
 from gemmhub.array_library import ArrayLibrary
 from gemmhub.backend import Kernel
 from gemmhub.capability import Device
+from gemmhub.dtypes import info
 from gemmhub.errors import NoBackendError, OutputError
 from gemmhub.kit import locks
 from gemmhub.layout import MatrixLayout
@@ -72,7 +73,7 @@ def _bound(call: DeviceCall, cache: Any) -> tuple[Run, bool]:
     """The function that runs a described call, and whether it may be kept."""
     with locks.deciding:
         api.import_deciding()
-        if call.problem.empty or _zeros(call):
+        if call.problem.empty or _without_terms(call):
             return bind(call, "", None), True
         try:
             decision, kernel = api.settled(call.arrays, call.problem, call.request, cache)
@@ -81,12 +82,20 @@ def _bound(call: DeviceCall, cache: Any) -> tuple[Run, bool]:
     return bind(call, decision.chosen or "", kernel), decision.cacheable and cache.observer is None
 
 
-def _zeros(call: DeviceCall) -> bool:
-    """Whether each group is a sum without terms to which nothing is added, as the gradients of weights without tokens:
-    kernels need not take operands without memory for that.
+def _without_terms(call: DeviceCall) -> bool:
+    """Whether each group is a sum without terms, as the gradients of weights without tokens, to which nothing is added,
+    or a c that the array library writes: kernels need not take operands without memory for that.
+
+    It writes a c that is not multiplied, or that no wider dtype is needed to multiply.
     """
     problem = call.problem
-    return call.groups.divides == "k" and problem.k == 0 and not problem.operands and problem.activation is None
+    if call.groups.divides != "k" or problem.k != 0 or problem.activation is not None:
+        return False
+    if problem.c is None or len(problem.operands) > 1:
+        return not problem.operands
+    out = problem.out.dtype
+    exact = call.request.beta == 1 or (info(out).inexact and problem.compute_dtype == out)
+    return problem.c.dtype == out and exact
 
 
 def _without_backend(device: Device, decision: Decision) -> NoBackendError:
@@ -111,7 +120,7 @@ def decide(call: DeviceCall) -> Decision:
 def bind(call: DeviceCall, backend: str, kernel: Kernel | None) -> Run:
     """The function that runs calls of one signature: views, a new result, and the kernel at their addresses.
 
-    ``kernel`` is None where the result has no elements, or zeros alone.
+    ``kernel`` is None where the result has no elements, or is that of :func:`_without_terms`.
     """
     arrays: Any = call.arrays
     shape, dtype, alpha, beta = call.shape, call.problem.out.dtype, call.request.alpha, call.request.beta
@@ -139,6 +148,9 @@ def bind(call: DeviceCall, backend: str, kernel: Kernel | None) -> Run:
                     )  # fmt: skip
                 except BaseException as error:
                     raise translated(error, backend) from error
+            elif "c" in names:
+                own = same_memory(views["c"], target)
+                _multiply(result, None if own else options["c"], options.get("beta", beta))
             elif not call.problem.empty:
                 clear(result)
             return arrays.wrap(result, (a, b)) if out is None else out
@@ -149,6 +161,16 @@ def bind(call: DeviceCall, backend: str, kernel: Kernel | None) -> Run:
 def clear(x: Array) -> None:
     """Write zeros into an array."""
     x.zero_() if tensors.is_tensor(x) else x.fill(0)
+
+
+def _multiply(out: Array, c: Array | None, beta: Any) -> None:
+    """Write beta times c, or times what is there where c is None."""
+    if c is not None and tensors.is_tensor(out):
+        out.copy_(c)
+    elif c is not None:
+        out[...] = c
+    if beta != 1:
+        out *= beta
 
 
 def _refuse_shared(arrays: ArrayLibrary, out: DeviceView, views: Mapping[str, DeviceView]) -> None:

@@ -134,6 +134,11 @@ def build(machine):
             machine.log.append(("copy", get_current_stream().ptr))
             self.host[key] = value.host if isinstance(value, ndarray) else value
 
+        def __imul__(self, other):
+            machine.log.append(("multiply", get_current_stream().ptr))
+            self.host[...] *= other
+            return self
+
         def __dlpack_device__(self):
             return CUDA, self.data.device_id
 

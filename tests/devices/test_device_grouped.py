@@ -211,6 +211,27 @@ def test_products_without_elements_or_terms(form, library, machine, grouped, rng
     assert got.host.shape == on_host(form, *none).shape
 
 
+def test_an_addend_of_sums_without_terms(library, machine, grouped, rng):
+    """The gradients of weights are accumulated in a step without tokens, too: no kernel runs."""
+    a, b, ends = library.array(np.empty((4, 0), np.float32)), library.array(np.empty((0, 3), np.float32)), np.zeros(2)
+    ends, c = library.array(ends.astype(np.int32)), small(rng, (2, 4, 3))
+    for beta in (1, -0.5, 1):
+        other = library.array(c)
+        got = gemmhub.grouped_matmul(a, b, ends, c=other, beta=beta)
+        np.testing.assert_array_equal(got.host, beta * c)
+        np.testing.assert_array_equal(other.host, c)
+        out = library.array(np.full(c.shape, np.nan, np.float32))
+        assert gemmhub.grouped_matmul(a, b, ends, c=other, beta=beta, out=out) is out
+        np.testing.assert_array_equal(out.host, beta * c)
+        writes = len(machine.log)
+        assert gemmhub.grouped_matmul(a, b, ends, c=other, beta=beta, out=other) is other
+        np.testing.assert_array_equal(other.host, beta * c)
+        assert (len(machine.log) == writes) == (beta == 1)
+    assert not grouped.calls
+    gemmhub.grouped_matmul(a, b, ends, c=library.array(c), beta=1, activation="relu")
+    assert grouped.calls
+
+
 @pytest.mark.parametrize("form", DIVIDED)
 def test_explanations_of_offsets_on_the_device(form, library, machine, grouped, backend, rng):
     a, b, ends = drawn(rng, form)

@@ -194,6 +194,12 @@ def build(machine):
             self.host[...] = other.host
             self._counter[0] += 1
 
+        def __imul__(self, other):
+            machine.log.append(("multiply", machine.streams("torch")[self.device.index]))
+            self.host[...] *= other
+            self._counter[0] += 1
+            return self
+
         def zero_(self):
             machine.log.append(("fill", machine.streams("torch")[self.device.index]))
             machine.clock += machine.fill_time(machine.clock)

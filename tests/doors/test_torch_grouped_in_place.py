@@ -176,6 +176,23 @@ def test_sums_without_terms_overwrite_a_result(backend):
     assert not out.any()
 
 
+@pytest.mark.parametrize("beta", [1, 0.5])
+def test_sums_without_terms_leave_an_addend(beta, backend):
+    """Of 16 bits where it is not multiplied, as that takes a wider dtype."""
+    for dtype in (torch.float32, BF16)[: 1 + (beta == 1)]:
+        a, b, ends = (x.detach() for x in drawn("ragged k", sizes=(0, 0, 0), beyond=0))
+        c = whole(3, 16, 24).to(dtype)
+        out = c.clone()
+        options = {"beta": beta, "out_dtype": None if dtype is BF16 else "float32"}
+        assert gemmhub.grouped_matmul(a, b, ends, c=out, out=out, beta=beta) is out
+        assert torch.equal(out, beta * c)
+        assert torch.equal(gemmhub.grouped_matmul(a, b, ends, c=c, **options), beta * c)
+        if dtype is BF16:
+            with pytest.raises(NoBackendError):
+                gemmhub.grouped_matmul(a, b, ends, c=out, out=out, beta=0.5)
+    assert not backend.calls
+
+
 def test_compiled_training(backend):
     def layer(a, b, ends, bias):
         return gemmhub.grouped_matmul(a, b, ends, bias=bias).sum()

@@ -106,11 +106,7 @@ class HopperBackend(MachineBackend[probe.Machine]):
             timed = of_unequal_groups(timed, card)
         if not timed:
             why = runnable(Choice(lowerings[0], shapes(lowerings[0].form)[-1], 1), workspace)
-            narrow = lowerings[0].copied and lowerings[0].form.output != "float32"
-            return Refusal(
-                f"no tile shape of the kernel runs it: {why}",
-                "ask for a float32 result, or multiply in parts" if narrow else "multiply in parts",
-            )
+            return Refusal(f"no tile shape of the kernel runs it: {why}", _smaller(lowerings[0]))
         kernels = self.machine.kernels
         shortlist = self._shortlists.of(kernels, index, lowerings, timed, card, workspace, promise == "run", parts)
         choices = {choice.name: choice for _, choice in shortlist.timed}
@@ -324,12 +320,23 @@ def _in_one_pass(lowering: Lowering) -> int:
     return 0 if isinstance(passes, str) else passes.nbytes
 
 
+def _smaller(lowering: Lowering) -> str:
+    """Return the remedy where copies of the operands do not fit into the workspace."""
+    if lowering.copied and lowering.form.arity > 1:  # whose K passes are one, whatever the result's dtype
+        return "pass operands that need no copy, or apply the activation afterwards"
+    narrow = lowering.copied and lowering.form.output != "float32"
+    return "ask for a float32 result, or multiply in parts" if narrow else "multiply in parts"
+
+
 def _no_order(problem: GemmProblem) -> Refusal:
     """Return the refusal of a pinned problem that no kernel runs in one order for all rows."""
+    remedy = 'ask for reproducible="batch" with real, contiguous operands that are not packed, or for "run"'
+    if problem.activation in GATED and lower.input_type_of(problem) == "split":  # only swapped operands have it
+        remedy = 'apply the activation afterwards, or ask for "run"'
     return Refusal(
         f"no kernel for {problem.a.dtype} by {problem.b.dtype} in these layouts adds in the order of "
         f"reproducible={problem.reproducible!r} whatever the other rows are",
-        'ask for reproducible="batch" with real, contiguous operands that are not packed, or for "run"',
+        remedy,
     )
 
 

@@ -137,6 +137,16 @@ def asked(activation="swiglu", n=64, dtype="bfloat16", **changes):
         (asked(c=operand("bfloat16", 64, 64)), "swiglu has no kernel with c"),
         (asked("geglu", dtype="float32"), "no kernel for float32 by float32 with precision='ieee'"),
         (asked(dtype="float32", precision="bf16x3", packed_by="hopper"), "precision='bf16x3' and a packed b"),
+        (
+            replace(asked(dtype="float32", precision="bf16x3"), a=operand("bfloat16", 64, 64)),
+            "no kernel for bfloat16 by float32 with precision='bf16x3'",
+        ),
+        (
+            replace(asked("geglu", dtype="float32", precision="bf16x3"), b=operand("float16", 64, 64)),
+            "no kernel for float32 by float16 with precision='bf16x3'",
+        ),
+        (asked(dtype="float32", precision="bf16x3", b="col", groups=Groups(2, "m")), "swiglu has no kernel for groups"),
+        (asked(dtype="float32", precision="tf32", a="col", groups=Groups(2, "k")), "swiglu has no kernel for groups"),
         (asked(dtype="complex64"), "complex products have no epilogue"),
         (asked(b="col", d="col", groups=Groups(2, "n")), "groups divide the columns"),
     ],
@@ -177,6 +187,56 @@ def test_copies_in_one_pass():
     refusal = backend.prepare(copied, offer.candidates[0].name, 2**12)
     assert isinstance(refusal, Refusal)
     assert "bytes of workspace" in refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason", "remedy"),
+    [
+        (
+            asked(dtype="float32", precision="tf32", groups=Groups(2, "m")),
+            "contiguous along K",
+            "pass b contiguous along k,",
+        ),
+        (
+            asked(n=72, groups=Groups(2, "m")),
+            "its second half begins 36 columns into rows",
+            "pass b contiguous along k, or pad each half to 16 bytes, or take swiglu_interleaved",
+        ),
+        (
+            asked(n=72, a="col", groups=Groups(2, "k")),
+            "its second half begins 36 columns into rows",
+            "pad each half to 16 bytes, or take swiglu_interleaved",
+        ),
+        (
+            asked("geglu", n=72, groups=Groups(2, "m")),
+            "its second half begins 36 columns into rows",
+            "pass b contiguous along k, or pad each half to 16 bytes",
+        ),
+        (asked(n=68, groups=Groups(2, "m")), "its leading dimension is 68 elements", "pass b, with address"),
+    ],
+    ids=["tf32", "halves", "halves of k", "no pairs", "rows"],
+)
+def test_refusals_of_a_b_of_groups(refused, reason, remedy):
+    refusal = answer(HOME.backend(), refused)
+    assert isinstance(refusal, Refusal)
+    assert reason in refusal.reason
+    assert refusal.remedy.startswith(remedy)
+    assert "geglu_interleaved" not in refusal.remedy
+
+
+def test_copies_that_do_not_fit():
+    """A wider result needs no less workspace, as copies are made in one pass."""
+    for out in ("bfloat16", "float32"):
+        refusal = HOME.backend().offer(problem(65536, 8192, 65535, "bfloat16", out, b="col", activation="swiglu"))
+        assert isinstance(refusal, Refusal)
+        assert "bytes of workspace" in refusal.reason
+        assert refusal.remedy == "pass operands that need no copy, or apply the activation afterwards"
+
+
+def test_planes_of_gates_have_no_order():
+    refusal = answer(HOME.backend(), asked(dtype="float32", precision="bf16x3", reproducible="batch"))
+    assert isinstance(refusal, Refusal)
+    assert refusal.remedy == 'apply the activation afterwards, or ask for "run"'
 
 
 def test_estimates_count_the_result_once():

@@ -184,6 +184,31 @@ def test_refusal(changes, reason):
     assert reason in refusal.reason
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason", "remedy"),
+    [
+        ({"n": 263}, "b would be copied first (its leading dimension is 263 elements", "pass b, with address"),
+        ({"k": 131}, "a would be copied first (its leading dimension is 131 elements", "pass a contiguous along k, "),
+        ({"k": 131, "b": "col", "divides": "n"}, "a would be copied first (its leading", "pass a, with address"),
+        ({"n": 263, "divides": "k"}, "b would be copied first (its leading", "pass b contiguous along n, "),
+        ({"m": 411, "divides": "k"}, "a would be copied first (its leading", "pass a contiguous along m, "),
+    ],
+)
+def test_refusal_names_the_operand(changes, reason, remedy):
+    refusal = groups.lowerings(asked(**changes))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason.startswith(reason)
+    assert refusal.remedy.startswith(remedy)
+
+
+def test_refusal_of_an_operand_contiguous_along_neither_side():
+    found = asked()
+    layout = replace(found.b.layout, row_stride=2 * found.n, col_stride=2)
+    refusal = groups.lowerings(replace(found, b=replace(found.b, layout=layout)))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == "b would be copied first (it is contiguous along neither side)"
+
+
 def test_they_are_proven_besides():
     home = Home()
     assert isinstance(home.backend().offer(asked()), Offer)

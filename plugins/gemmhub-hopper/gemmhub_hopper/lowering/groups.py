@@ -15,7 +15,7 @@ from gemmhub.lowering import BatchDim
 from gemmhub.problem import GemmProblem, Groups, Operand
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.lowering.lower import LONGEST, Lowering, Scheme
-from gemmhub_hopper.lowering.operands import OperandAccess, stored
+from gemmhub_hopper.lowering.operands import TMA_ALIGNMENT, OperandAccess, obstacle, stored
 from gemmhub_hopper.variants.config import EIGHT_BIT, GATED
 from gemmhub_hopper.variants.tensor_map import Stored
 
@@ -54,7 +54,7 @@ def lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
     schemes = [Scheme(input_type, *x, swapped) for x in _OPTIONS[input_type] for swapped in orientations]
     results = [_of_groups(x, problem, groups, order) for x in lower.by_schemes(stack, order, dim, schemes)]
     refusals = [x for x in results if isinstance(x, Refusal)]
-    return tuple(x for x in results if not isinstance(x, Refusal)) or (refusals or [_not_in_place(problem)])[0]
+    return tuple(x for x in results if not isinstance(x, Refusal)) or (refusals or [_not_in_place(problem, groups)])[0]
 
 
 def even_lowerings(problem: GemmProblem) -> tuple[Lowering, ...] | Refusal:
@@ -115,6 +115,12 @@ def _refusal(problem: GemmProblem, groups: Groups) -> Refusal | None:
             f"groups divide the columns, of which {problem.activation} takes pairs",
             "omit activation=, and apply it afterwards",
         )
+    if problem.activation in GATED and _input_type(problem, groups) == "split":
+        return Refusal(
+            f"{problem.activation} has no kernel for groups of {problem.a.dtype} with precision={problem.precision!r} "
+            f"that divide {groups.divides}",
+            "omit activation=, and apply it afterwards; or pass 16-bit operands, or tf32 where groups divide m",
+        )
     if groups.divides == "k" and problem.k == 0:
         return Refusal("there are no elements along k for the groups", "fill the result by its epilogue of zeros")
     if max(problem.m, problem.n, problem.k) > LONGEST:
@@ -122,12 +128,20 @@ def _refusal(problem: GemmProblem, groups: Groups) -> Refusal | None:
     return None
 
 
-def _not_in_place(problem: GemmProblem) -> Refusal:
+def _not_in_place(problem: GemmProblem, groups: Groups) -> Refusal:
     """Return the refusal of float32 that is to be split, and that TMA does not read in place."""
+    of_a, of_b = (obstacle(name, x, groups.count, _stride(x)) for name, x in (("a", problem.a), ("b", problem.b)))
+    name, why = ("a", of_a) if of_a else ("b", of_b)
+    sides = {"m": {"a": "k"}, "n": {"b": "k"}, "k": {"a": "m", "b": "n"}}[groups.divides]
+    return _copied(name, why, sides.get(name, ""))
+
+
+def _copied(name: str, why: str, along: str) -> Refusal:
+    """Return the refusal of an operand that would be copied; ``along``: the side that it must be contiguous along."""
+    side = f" contiguous along {along}" if along else ""
     return Refusal(
-        f"a or b of {problem.a.dtype} would be copied first: TMA reads what is contiguous along one side, with "
-        "address, leading dimension and batch stride aligned to 16 bytes",
-        "pass operands of such a layout",
+        f"{name} would be copied first ({why})",
+        f"pass {name}{side}, with address, leading dimension and batch stride aligned to {TMA_ALIGNMENT} bytes",
     )
 
 
@@ -137,18 +151,23 @@ def _of_groups(lowering: Lowering, problem: GemmProblem, groups: Groups, order: 
     read_by_groups = {"m": (lowering.a,), "n": (lowering.b,), "k": (lowering.a, lowering.b)}[divided]
     for access in (lowering.a, lowering.b):
         along = "k" if divided != "k" else "m" if access.name == "a" else "n"
-        side = f" contiguous along {along}" if access in read_by_groups or problem.a.dtype.itemsize == 1 else ""
+        only = access in read_by_groups or lowering.form.only_k_major
+        if access.why.startswith(lower.SECOND_HALF):
+            pairs = f"{problem.activation}_interleaved"
+            of_k = "pass b contiguous along k, or " * (divided != "k")
+            of_pairs = f", or take {pairs}" * (pairs in GATED)
+            return Refusal(
+                f"b would be copied first ({access.why.removeprefix('copied: ')})",
+                f"{of_k}pad each half to {TMA_ALIGNMENT} bytes{of_pairs}",
+            )
         if access.direct is None or access.shifted:
             why = access.why.removeprefix("copied: ") or "its rows are not aligned to 16 bytes"
-            return Refusal(
-                f"{access.name} would be copied first ({why})",
-                f"pass {access.name}{side}, with address, leading dimension and batch stride aligned to 16 bytes",
-            )
+            return _copied(access.name, why, along if only else "")
         if access in read_by_groups and access.mn_major != (divided == "k"):
             return Refusal(
                 f"{access.name} is contiguous along {groups.divides}, which the groups divide: TMA reads from any line "
                 "of an operand on, not from any element of a line on",
-                f"pass {access.name}{side}",
+                f"pass {access.name} contiguous along {along}",
             )
     bias_group = problem.bias.batch_strides[0] if problem.bias and problem.bias.batch_strides else 0
     if divided == "k":

@@ -51,6 +51,8 @@ from gemmhub_hopper.variants.tensor_map import Stored
 LONGEST = 2**31 - 512
 """Largest number of elements along a side: coordinates are 32-bit, and a tile may overhang."""
 
+SECOND_HALF = "copied: its second half"
+"""First words of the reason for a copy of a b that TMA could read, but not from its second half on."""
 BEFORE = "pre_activation"
 """Name of the operand that gets what the activation is applied to."""
 
@@ -314,7 +316,7 @@ def _by_halves(access: OperandAccess, problem: GemmProblem, form: Form) -> Opera
     halves = EPILOGUES[problem.activation or ""].gate == "halves"
     if not (halves and access.mn_major and problem.n // 2 * form.input_bytes % TMA_ALIGNMENT):
         return access
-    why = f"copied: its second half begins {problem.n // 2} columns into rows, which TMA reads by {TMA_ALIGNMENT} bytes"
+    why = f"{SECOND_HALF} begins {problem.n // 2} columns into rows, which TMA reads by {TMA_ALIGNMENT} bytes"
     return replace(access, mn_major=False, direct=None, why=access.why or why)
 
 
@@ -409,7 +411,8 @@ def _check_gate(problem: GemmProblem) -> Refusal | None:
             f"{problem.activation} has no kernel with c, which has a column for each of the product",
             "omit c, or add it and apply the activation afterwards",
         )
-    if input_type_of(problem) == "split" and (problem.precision != BF16X3 or problem.packed_by is not None):
+    plain = problem.a.dtype == problem.b.dtype and problem.packed_by is None  # two planes are made of float32 alone
+    if input_type_of(problem) == "split" and not (plain and problem.precision == BF16X3):
         packed = " and a packed b" * (problem.packed_by is not None)
         return Refusal(
             f"{problem.activation} has no kernel for {problem.a.dtype} by {problem.b.dtype} with "

@@ -253,6 +253,15 @@ def _obstacle(operand: Operand, direct: Stored, size: int) -> str:
     return ""
 
 
+def obstacle(name: str, operand: Operand, count: int, stride: int) -> str:
+    """Return why TMA reads the operand in place along neither side; empty where it does along one."""
+    size, obstacles = operand.dtype.itemsize, ["it is contiguous along neither side"]
+    for order in (order for order in _orders(name) if operand.layout.stored(order)):
+        _, direct = stored(operand.layout, order, size, count if stride else 1, stride)
+        obstacles.append(_obstacle(operand, direct, size))
+    return "" if "" in obstacles else obstacles[-1]
+
+
 def packed_form(form: Form, rows: int, k: int) -> Stored:
     """Return the layout of a packed operand, which is contiguous along K."""
     ld = _up(k * form.input_bytes)

@@ -21,6 +21,7 @@ from gemmhub._arrays import array_types
 from gemmhub._arrays.host.operands import SEQUENCES
 from gemmhub._arrays.torch import tensors
 from gemmhub._arrays.torch.operands import torch_dtypes
+from gemmhub._base.guard import array_memory_errors
 from gemmhub._base.wording import did_you_mean, instance
 from gemmhub._choice import quantizers
 from gemmhub.dtypes import DType
@@ -89,6 +90,7 @@ def quantize(
         float32.
     ShapeError : too few dimensions for the granularity, or a scale of another shape.
     InputError : an unknown granularity or block, a tensor that requires grad, an object that is no such array.
+    AllocationError : memory for the results or the temporary arrays is missing.
 
     See Also
     --------
@@ -125,6 +127,8 @@ def quantize(
         if made is not None:
             return made if scale is None else (made[0], scale)
     run = _quantized if library is np or hasattr(library, "nn") else _compiled(sys.modules["jax"])
+    if not (hasattr(library, "nn") and _compiling(library)):
+        run = array_memory_errors(run)
     with _silent(library):
         q, computed = run(x, scale, wide, target, groups, granularity == "tensor", library)
     return q, computed if scale is None else scale

@@ -41,7 +41,8 @@ def register_epilogue(
 
     Parameters
     ----------
-    name : the value of ``activation=``: lower-case letters, digits and underscores.
+    name : the value of ``activation=``: lower-case letters, digits and underscores. "none", which stands for no
+        epilogue in explanations and records, is refused.
     formula : ``f(x, functions)`` of a floating array of any array library, element by element, in its dtype.
         ``functions`` has exp, tanh, erf, sigmoid, where and clip (:class:`gemmhub.epilogues.Functions`). NaN stays NaN;
         no other argument makes NaN, infinities included. Of a gated epilogue: the function of the gate.
@@ -80,8 +81,8 @@ def register_epilogue(
     array([[6., 0.]], dtype=float32)
     >>> gemmhub.unregister_epilogue("relu6")
     """
-    if not isinstance(name, str) or re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) is None:
-        allowed = "up to 40 lower-case letters, digits and underscores, a letter first"
+    if not isinstance(name, str) or re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) is None or name == "none":
+        allowed = "up to 40 lower-case letters, digits and underscores, a letter first, but not 'none'"
         raise InputError("name", f"{name!r}", allowed)
     functions = {"formula": (formula, "a function (x, functions)")}
     if gradient is not None:
@@ -116,8 +117,8 @@ def register_epilogue(
 def unregister_epilogue(name: str) -> None:
     """Remove an epilogue that :func:`register_epilogue` added. Decisions are made anew; later calls refuse the name.
 
-    The same function, with the same bounds, may be registered again under this name; another one may not, as long as
-    the process runs.
+    Plans that have run keep their kernels. The same function (the same object, not one of equal text), with the same
+    bounds, may be registered again under this name; another one may not, as long as the process runs.
 
     Parameters
     ----------

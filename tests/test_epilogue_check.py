@@ -89,6 +89,14 @@ def test_a_gradient_and_an_expression_that_are_slightly_wrong_are_found(name):
     wrong("expression", replace(right, expression=EPILOGUES[other].expression), "where f is")
 
 
+def test_a_wrong_gradient_is_no_wrong_slope():
+    """A larger slope would hide it: the formula is compared with the gradient before the gradient with the slope."""
+    tanh = EPILOGUES["tanh"]
+    wrong("gradient", replace(tanh, gradient=lambda x, f: 1 - f.tanh(x)), "formula has a slope of")
+    wrong("gradient", replace(CUBE, gradient=lambda x, f: 6 * x * x), "formula has a slope of")
+    wrong("slope", replace(tanh, slope=0.97), "tanh has a slope of")
+
+
 @pytest.mark.parametrize(
     ("formula", "message"),
     [
@@ -99,7 +107,7 @@ def test_a_gradient_and_an_expression_that_are_slightly_wrong_are_found(name):
         (lambda x, f: x.astype(np.float64), "makes float64 of shape .* of float32"),
         (lambda x, f: 1.0, "makes float of float32"),
         (lambda x, f: x[..., :1], "makes float32 of shape"),
-        (lambda x, f: f.where(x > 0, x, 0.0), "makes 0 of NaN"),
+        (lambda x, f: f.where(x > 0, x, 0.0), "makes 0 of NaN.*choose by x < 0, so that NaN"),
         (lambda x, f: x * f.sigmoid(x), "makes NaN of -inf in float32"),
         (lambda x, f: x / (1 + abs(x)), "makes NaN of -inf in float32"),
         (lambda x, f: f.exp(x) / f.exp(x), "makes NaN of"),
@@ -123,6 +131,12 @@ def test_a_function_that_grows_beyond_every_bound():
 
 def test_errors_that_are_not_relative_to_the_argument():
     wrong("evaluation", replace(SOFTPLUS, accurate=False), "or accurate=True where f.0. is not 0")
+
+
+def test_a_degree_above_1_needs_the_accurate_bound():
+    cube = replace(CUBE, accurate=False, evaluation=100.0)
+    wrong("evaluation", cube, "pass accurate=True, which a degree above 1 needs")
+    check(replace(cube, accurate=True))
 
 
 @pytest.mark.parametrize(

@@ -378,3 +378,31 @@ def test_words_of_an_ordinary_exception():
     assert guard.words(KeyError()) == "KeyError: no message"
     assert "Traceback" in guard.guarded(lambda: 1 / 0, "dividing", "do not").traceback
     assert not traceback.format_exc().startswith("Traceback")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes."),
+        RuntimeError("CUDA out of memory. Tried to allocate 5 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError("not enough memory: you tried"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_array_libraries_without_memory(error):
+    @guard.array_memory_errors
+    def operation():
+        raise error
+
+    with pytest.raises(gemmhub.AllocationError, match="memory ran out: ") as caught:
+        operation()
+    assert caught.value.__cause__ is error
+
+
+def test_other_errors_of_array_libraries_stay():
+    @guard.array_memory_errors
+    def operation():
+        raise RuntimeError("another one")
+
+    with pytest.raises(RuntimeError, match="another one"):
+        operation()

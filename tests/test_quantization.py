@@ -11,7 +11,7 @@ from products import BF16, E4M3, E5M2, F16, F32, F64, I8
 
 import gemmhub
 from gemmhub import accuracy, dtypes
-from gemmhub.errors import DTypeError, InputError, ShapeError
+from gemmhub.errors import AllocationError, DTypeError, InputError, ShapeError
 from gemmhub.scale_layouts import spread
 
 TARGETS = [E4M3, E5M2, I8]
@@ -345,3 +345,12 @@ ONES = np.ones((4, 4), F32)
 def test_refusals(x, given, error, message):
     with pytest.raises(error, match=re.escape(message)):
         gemmhub.quantize(x, **{"dtype": "int8", **given})
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "row", "column", "block"])
+def test_an_array_too_large_for_memory(granularity):
+    """One element in memory stands for 10**15, which no address space holds."""
+    x = np.broadcast_to(F32.type(1), (10**8, 10**7))
+    for scale in (None, F32.type(1)) if granularity == "tensor" else (None,):
+        with pytest.raises(AllocationError, match=r"memory ran out: .*; free some"):
+            gemmhub.quantize(x, "int8", granularity, scale=scale)

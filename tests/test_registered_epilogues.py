@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import threading
@@ -99,12 +100,18 @@ def test_unregistering(rng):
     a = rng.standard_normal((5, 5))
     register()
     planned = gemmhub.plan(a, a, activation="own_softsign")
+    used = gemmhub.plan(a, a, activation="own_softsign")
+    used(a, a)
+    pickled = pickle.dumps(used)
     for _ in range(3):
         gemmhub.matmul(a, a, activation="own_softsign")
     gemmhub.unregister_epilogue("own_softsign")
     for call in (lambda: gemmhub.matmul(a, a, activation="own_softsign"), lambda: planned(a, a)):
         with pytest.raises(InputError, match="activation: 'own_softsign'; allowed: relu, "):
             call()
+    assert np.allclose(used(a, a), softsign(a @ a, NUMPY))
+    with pytest.raises(InputError, match="activation: 'own_softsign'; allowed: relu, "):
+        pickle.loads(pickled)(a, a)
     for name in ("own_softsign", "relu", "", None, []):
         with pytest.raises(InputError, match="allowed: none, as no epilogue is registered"):
             gemmhub.unregister_epilogue(name)
@@ -139,7 +146,7 @@ def test_a_name_keeps_its_meaning():
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        *(("name", x) for x in (None, 3, "", "Mine", "my-own", "2x", "a b", "x" * 41, "x\n")),
+        *(("name", x) for x in (None, 3, "", "Mine", "my-own", "2x", "a b", "x" * 41, "x\n", "none")),
         *(("formula", x) for x in (None, "tanh", 3)), ("gradient", "tanh"), ("gradient", 1.0),
         *(("slope", x) for x in (0, -1, np.inf, np.nan, "1", None, True, [1])),
         *(("evaluation", x) for x in (-1, -0.5, np.inf, np.nan, "1", None)),

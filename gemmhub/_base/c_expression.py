@@ -18,6 +18,8 @@ Array = Any
 
 _LONGEST = 2000
 """Characters of an expression."""
+_SPACES = " \t\n\r\f\v"
+"""The white space of C. Python's strip() takes more characters, which no compiler of C does."""
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?f|\d+[eE][+-]?\d+f)(?!\w)|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<sign><=|>=|==|!=|&&|\|\||-(?!-)|\+(?!\+)|[*/<>!?:(),]))",
@@ -59,6 +61,9 @@ def evaluate(text: str, x: Array) -> Array:
     """
     if len(text) > _LONGEST:
         raise ExpressionError(f"it has {len(text)} characters, more than {_LONGEST}")
+    if not text.isascii():
+        other = next(character for character in text if not character.isascii())
+        raise ExpressionError(f"{other!a} cannot be read: it is not ASCII")
     reader = _Reader(text, x)
     try:
         with np.errstate(all="ignore"):
@@ -75,12 +80,12 @@ class _Reader:
 
     def __init__(self, text: str, x: Array) -> None:
         self._x, self._tokens, at = x, [], 0
-        text = text.rstrip()
+        text = text.rstrip(_SPACES)
         while at < len(text):
             match = _TOKEN.match(text, at)
             if match is None:
                 hint = "; literals are floats such as 0.5f or 1.0f" if re.match(r"\s*[\d.]", text[at:]) else ""
-                raise ExpressionError(f"{text[at:].strip()[:20]!r} cannot be read{hint}")
+                raise ExpressionError(f"{text[at:].strip(_SPACES)[:20]!r} cannot be read{hint}")
             self._tokens.append(match[0].strip())
             at = match.end()
         self._at = 0

@@ -46,6 +46,7 @@ def check(epilogue: Epilogue) -> None:
         _check_slope(epilogue, x)
         if epilogue.gradient is not None:
             _check_gradient(epilogue, x)
+            _check_steepness(epilogue, x, epilogue.gradient(x, NUMPY))
         single = epilogue.formula(x.astype(np.float32), NUMPY)
         _check_error(epilogue, "evaluation", x, single, f"{epilogue.evaluation:g} roundings in float32")
         if epilogue.expression is not None:
@@ -79,7 +80,7 @@ def _check_numbers(argument: str, function: Callable[..., Array], x: Array) -> N
     if not np.isnan(limits[0]):
         raise InputError(
             argument, f"a function that makes {limits[0]:g} of NaN", "a function that keeps NaN",
-            "functions.where, functions.clip and arithmetic keep it",
+            "functions.clip and arithmetic keep it; choose by x < 0, so that NaN takes the branch of x",
         )  # fmt: skip
     bad = np.flatnonzero(np.isnan(values))
     if bad.size or np.isnan(limits[1:]).any():
@@ -117,7 +118,7 @@ def _own_error(epilogue: Epilogue, x: Array, roundoff: float, underflow: float) 
 
 
 def _check_slope(epilogue: Epilogue, x: Array) -> None:
-    """Compare differences of neighbouring values, and the gradient, with the slope."""
+    """Compare differences of neighbouring values with the slope."""
     values, size = epilogue.formula(x, NUMPY), np.abs(x)
     error = _own_error(epilogue, x, _DOUBLE, 0.0) + _DOUBLE * (size + 4 * np.abs(values))
     limit = _steepest(epilogue, np.maximum(size[1:], size[:-1])) * np.diff(x) * (1 + 1e-9)
@@ -126,12 +127,15 @@ def _check_slope(epilogue: Epilogue, x: Array) -> None:
         at = int(np.argmax(np.where(steep, np.abs(np.diff(values)) / limit, 0.0)))
         observed = abs(values[at + 1] - values[at]) / (limit[at] / epilogue.slope)
         raise _refused_slope(epilogue, observed, x[at])
-    if epilogue.gradient is not None:
-        slopes = np.abs(epilogue.gradient(x, NUMPY))
-        steep = slopes > _steepest(epilogue, size) * (1 + 1e-9) + 1e-14
-        if steep.any():
-            at = int(np.argmax(np.where(steep, slopes - _steepest(epilogue, size), -1.0)))
-            raise _refused_slope(epilogue, slopes[at] / size[at] ** (epilogue.degree - 1), x[at])
+
+
+def _check_steepness(epilogue: Epilogue, x: Array, gradient: Array) -> None:
+    """Compare the gradient, which is known to be that of the formula, with the slope."""
+    slopes, limit = np.abs(gradient), _steepest(epilogue, np.abs(x))
+    steep = slopes > limit * (1 + 1e-9) + 1e-14
+    if steep.any():
+        at = int(np.argmax(np.where(steep, slopes - limit, -1.0)))
+        raise _refused_slope(epilogue, slopes[at] / abs(x[at]) ** (epilogue.degree - 1), x[at])
 
 
 def _refused_slope(epilogue: Epilogue, observed: float, x: float) -> InputError:
@@ -172,8 +176,17 @@ def _check_error(epilogue: Epilogue, argument: str, x: Array, computed: Array, c
         raise InputError(
             argument, f"{claim}: {computed[at]:.9g} for x = {x[at]:.6g}, where f is {exact[at]:.9g}",
             f"values within {epilogue.evaluation:g} * 2^-24 of {of}",
-            "pass a larger evaluation=" + ", or accurate=True where f(0) is not 0" * (not epilogue.accurate),
+            _closer(epilogue),
         )  # fmt: skip
+
+
+def _closer(epilogue: Epilogue) -> str:
+    """Return what brings values within the bound."""
+    if epilogue.accurate:
+        return "pass a larger evaluation="
+    if epilogue.degree > 1:
+        return "pass accurate=True, which a degree above 1 needs: f(x) outgrows roundings of x"
+    return "pass a larger evaluation=, or accurate=True where f(0) is not 0"
 
 
 def _check_expression(epilogue: Epilogue, x: Array) -> None:

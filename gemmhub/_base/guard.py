@@ -148,7 +148,7 @@ def translated(error: BaseException, backend: str) -> GemmhubError:
     return KernelError(backend, words(error))
 
 
-def out_of_memory(error: MemoryError) -> AllocationError:
+def out_of_memory(error: MemoryError | RuntimeError) -> AllocationError:
     """``error`` as gemmhub's AllocationError."""
     return AllocationError(f"memory ran out: {message(error)}; free some, and call again")
 
@@ -164,5 +164,26 @@ def memory_errors(function: F) -> F:
             raise
         except MemoryError as error:
             raise out_of_memory(error) from error
+
+    return cast("F", decorated)
+
+
+_NO_MEMORY = ("allocate memory", "not enough memory", "out of memory")
+"""Words of the errors by which torch and JAX, which raise RuntimeError, say that there is no memory."""
+
+
+def array_memory_errors(function: F) -> F:
+    """Decorate a function of an array library's operations, so that it raises AllocationError for want of memory."""
+
+    @wraps(function)
+    def decorated(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except MemoryError as error:
+            raise out_of_memory(error) from error
+        except RuntimeError as error:
+            if any(words in str(error).lower() for words in _NO_MEMORY):
+                raise out_of_memory(error) from error
+            raise
 
     return cast("F", decorated)

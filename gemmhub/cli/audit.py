@@ -46,6 +46,8 @@ def command(
     for name in (html, json_file):
         if name is not None and name != "-":
             operands.check_writable(Path(name))
+    if scripts is not None:
+        operands.check_folder(Path(scripts))
     chosen = choose.chosen(implementations, parse_device(device))
     with progress.bar(len(chosen)) as (begin, advance):
         done = []

@@ -142,6 +142,18 @@ def check_writable(path: Path) -> None:
         raise Failure(f"{click.format_filename(path)}: there is no directory {click.format_filename(path.parent)}")
 
 
+def check_folder(path: Path) -> None:
+    """Raise Failure for a folder that cannot be made or written, before the work whose results it takes."""
+    present = path
+    while not os.path.lexists(present) and present != present.parent:
+        present = present.parent
+    folder, within = click.format_filename(path), click.format_filename(present)
+    if not present.is_dir():
+        raise Failure(f"{folder}: {within} is not a directory")
+    if not os.access(present, os.W_OK | os.X_OK):
+        raise Failure(f"{folder}: the directory {within} cannot be written")
+
+
 Size = tuple[int, int, int]
 
 _MEANING = "A is M x K, B is K x N"

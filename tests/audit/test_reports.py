@@ -111,6 +111,31 @@ def test_a_file_that_cannot_be_created_is_refused_before_the_run(run, monkeypatc
     assert not (tmp_path / "nodir").exists()
 
 
+@pytest.mark.parametrize("folder", ["file", "file/new", "nowhere", "nowhere/new/newer"])
+def test_a_folder_that_cannot_be_made_is_refused_before_the_run(run, monkeypatch, tmp_path, folder):
+    monkeypatch.setattr("gemmhub.cli.audit.audit", None)
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to("missing")
+    assert f"{folder}: {folder.split('/')[0]} is not a directory" in run("numpy", "--scripts", folder, code=2)
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run(run, monkeypatch, tmp_path):
+    monkeypatch.setattr("gemmhub.cli.audit.audit", None)
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # as of a user other than root
+    (tmp_path / "closed").mkdir()
+    message = "closed/new: the directory closed cannot be written"
+    assert message in run("numpy", "--scripts", "closed/new", code=2)
+    assert list((tmp_path / "closed").iterdir()) == []
+
+
+def test_a_new_folder_is_made_for_scripts_alone(run, monkeypatch, tmp_path):
+    row = libraries.Library((), "cpu", lambda name, device: Implementation.of(np.matmul, Claims(F32), name=name))
+    monkeypatch.setitem(libraries.LIBRARIES, "right", row)
+    run("right", "--scripts", "new/newer")
+    assert not (tmp_path / "new").exists()
+
+
 def test_correct_code_makes_exit_code_0(run, monkeypatch):
     row = libraries.Library((), "cpu", lambda name, device: Implementation.of(np.matmul, Claims(F32), name=name))
     monkeypatch.setitem(libraries.LIBRARIES, "right", row)

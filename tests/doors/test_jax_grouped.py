@@ -103,6 +103,8 @@ def test_mistakes_are_named(rng):
         traced(activaton="relu")
     with pytest.raises(InputError, match="mask what is beyond the last end"):
         traced(bias=w[0, 0])
+    with pytest.raises(InputError, match=r"add beta \* c to the result; rows beyond the last end are zeros"):
+        traced(c=x @ w[0], beta=1)
     with pytest.raises(ShapeError, match=r"lhs, rhs: shapes \(8, 7\) and \(7, 6\)"):
         door.ragged_dot(x, w[0], jnp.asarray([1, 2]))
     with pytest.raises(InputError, match="group_sizes: dtype float"):

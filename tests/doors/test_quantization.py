@@ -8,7 +8,7 @@ from products import E4M3, E5M2, F32, F64, I8
 
 import gemmhub
 from gemmhub import accuracy, scale_layouts
-from gemmhub.errors import DTypeError, InputError
+from gemmhub.errors import AllocationError, DTypeError, InputError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 jax = pytest.importorskip("jax", reason="jax is not installed")
@@ -153,3 +153,11 @@ def test_conversion_of_scales(library, rng):
     assert np.array_equal(host(got), np.repeat(stored[:6].T, 128, axis=0)[:150])
     got = scale_layouts.convert(LIBRARIES[library](stored), "torch.scaled_mm BlockWise128x128", "scale_b", 150, 700)
     assert np.array_equal(host(got), stored[:6])
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "row", "column", "block"])
+def test_a_tensor_too_large_for_memory(granularity):
+    """One element in memory stands for 10**15, which no address space holds."""
+    x = torch.ones(1, 1).expand(10**8, 10**7)
+    with pytest.raises(AllocationError, match=r"memory ran out: .*; free some"):
+        gemmhub.quantize(x, "int8", granularity)

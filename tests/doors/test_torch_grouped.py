@@ -72,10 +72,20 @@ def test_an_addend(form, rng):
     assert gemmhub.grouped_matmul(x, y, offsets, out=c, c=c, beta=-0.5) is c
     assert torch.equal(c, got)
     assert c._version > version
+    refused = r"c: given in a function that torch traces, or where gradients.* add beta \* c to the result"
     for recorded in ({"a": x.clone().requires_grad_()}, {"c": c.clone().requires_grad_()}):
         named = {"a": x, "c": c, **recorded}
-        with pytest.raises(InputError, match="c: given in a function that torch traces, or where gradients"):
+        with pytest.raises(InputError, match=refused):
             gemmhub.grouped_matmul(named["a"], y, offsets, c=named["c"], beta=1)
+
+
+def test_addends_of_lists_have_gradients(rng):
+    """Products of lists are single ones, whose addend torch records."""
+    a, b, c = ([torch.from_numpy(draw(rng, (m, n), F32)).requires_grad_() for m in (3, 3)] for n in (3, 3, 3))
+    for got, x, y, z in zip(gemmhub.grouped_matmul(a, b, c=c, beta=0.5), a, b, c):
+        grads = torch.autograd.grad(got.sum(), (x, y, z))
+        expected = torch.autograd.grad((x.double() @ y.double() + 0.5 * z.double()).sum(), (x, y, z))
+        assert all(torch.allclose(one, other, atol=1e-4) for one, other in zip(grads, expected))
 
 
 @pytest.mark.parametrize(("form", "activation"), ACTIVATED)

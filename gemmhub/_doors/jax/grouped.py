@@ -170,14 +170,20 @@ def _check_sums(sums: Any, rows: int) -> None:
         before = sum_
 
 
+_MASKED = "apply it to the result, and mask what is beyond the last end"
+_REMEDIES = {
+    "bias": _MASKED, "activation": _MASKED, "c": "add beta * c to the result; rows beyond the last end are zeros in it",
+}  # fmt: skip
+"""What replaces an option that is refused."""
+
+
 def traced(a: Any, b: Any, offsets: Any = None, *, out: Any = None, **options: Any) -> Array:
     """The product as a part of the program that JAX traces."""
     where = "in a function that JAX traces"
     check_names(options)
     for name, x in {"out": out, **options}.items():
         if name not in _OPTIONS and x is not None:
-            masked = "apply it to the result, and mask what is beyond the last end"
-            remedy = masked if name in ("bias", "activation") else f"leave {name}= out"
+            remedy = _REMEDIES.get(name, f"leave {name}= out")
             raise InputError(name, f"given to a grouped product {where}", "None: not implemented there", remedy)
     return _program(a, b, offsets, options)
 

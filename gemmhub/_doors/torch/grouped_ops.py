@@ -44,14 +44,18 @@ _HOST = ("cpu",)
 """Types of devices of offsets by which each group is a product of views, whatever the strides."""
 _ALIGNMENT = 16
 """Alignment in bytes of addresses and lines of operands that kernels for groups read in place."""
+_ADD = "without an activation add beta * c to the result; rows beyond the last end are zeros in it"
+"""What replaces ``c`` where it is refused."""
 
 
 def matmul(a: Tensor, b: Tensor, offsets: Any, out: Any, options: Mapping[str, Any]) -> Tensor:
     """Compute :func:`gemmhub.grouped_matmul` by the operator, with the same arguments."""
     where = "in a function that torch traces, or where gradients are recorded"
-    for name, x in (("out", out), ("stream", options.get("stream")), ("c", options.get("c"))):
+    for name, x, remedy in (
+        ("out", out, "drop out="), ("stream", options.get("stream"), "drop stream="), ("c", options.get("c"), _ADD),
+    ):  # fmt: skip
         if x is not None:
-            raise InputError(name, f"given {where}", "None", f"drop {name}=")
+            raise InputError(name, f"given {where}", "None", remedy)
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, torch.Tensor):
             raise InputError(name, f"{instance(type(x))} {where}", "tensors", "convert it to a tensor outside of it")

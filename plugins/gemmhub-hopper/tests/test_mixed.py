@@ -176,7 +176,7 @@ _ROUNDED = "__uint_as_float(__float_as_uint({}) & 0xffff0000u)"
 FEW_MUTATIONS = {
     "vectors have the dtype of the matrix": [("kXInput = GEMV_X_INPUT;", "kXInput = GEMV_INPUT;")],
     "float32 elements of the matrix lose bits": [
-        (f"* {x};", f"* {_ROUNDED.format(x)};") for x in ("loaded[i]", "loaded[u][i]", "loaded[s][r][i]")
+        (f"* {x};", f"* {_ROUNDED.format(x)};") for x in ("w[j]", "loaded[s][r][i]")
     ],
 }
 

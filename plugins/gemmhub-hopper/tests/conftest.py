@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.launches import pdl
 
 import gemmhub
+from gemmhub.capability import Absent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,3 +32,19 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     pdl.allowed.cache_clear()
     gemmhub.reload()
+
+
+@pytest.fixture
+def kept_kernels(isolated: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile once for all runs, into the user's cache."""
+    monkeypatch.delenv("GEMMHUB_CACHE_DIR")
+
+
+@pytest.fixture(scope="module")
+def backend() -> HopperBackend:
+    """The backend on a real card, probed. Modules that need none have a fixture of this name."""
+    made = HopperBackend()
+    found = made.probe()
+    if isinstance(found, Absent):
+        pytest.fail(f"{found.reason}; {found.remedy}")
+    return made

@@ -38,6 +38,7 @@ from gemmhub_nvidia.testing.torch_cuda import (
     check_streams_and_threads,
     check_users_in_fresh_threads,
 )
+from hopper_card import WITH_KEPT_KERNELS, torch
 from problems import problem
 from products import (
     BF16X3_PRODUCTS,
@@ -56,18 +57,10 @@ from test_float32 import data, ratio, specials
 from vectors import VECTORS, vector
 
 from gemmhub.accuracy import problem_model, reference
-from gemmhub.capability import Absent
 from gemmhub.testing import ConformanceSuite, check
 from gemmhub.testing.cases import draw_few_kernels
 
-torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0),
-        reason="torch sees no Hopper GPU",
-    ),
-]
+pytestmark = WITH_KEPT_KERNELS
 
 LIMIT = 2**30
 """Bytes of workspace: more than the default of any card, for which candidates are ranked."""
@@ -75,24 +68,9 @@ PARTS = 16
 """Of the random problems, for pytest-xdist."""
 
 
-@pytest.fixture(autouse=True)
-def _kept_kernels(isolated, monkeypatch):
-    """Compiled once for all runs, in the user's cache."""
-    monkeypatch.delenv("GEMMHUB_CACHE_DIR")
-
-
 class TestOnDevice(ConformanceSuite):
     backend = HopperBackend
     memory = TorchMemory()
-
-
-@pytest.fixture(scope="module")
-def backend():
-    made = HopperBackend()
-    found = made.probe()
-    if isinstance(found, Absent):
-        pytest.fail(f"{found.reason}; {found.remedy}")
-    return made
 
 
 def put(x, order="row"):

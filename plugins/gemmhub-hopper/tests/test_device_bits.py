@@ -20,18 +20,12 @@ from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.candidates.candidate import named, runnable
 from gemmhub_hopper.cost import shortlist
 from gemmhub_hopper.lowering import lower
+from hopper_card import ON_CARD, torch
 
 import gemmhub
 from gemmhub.backend import answer
 
-torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0),
-        reason="torch sees no Hopper GPU",
-    ),
-]
+pytestmark = ON_CARD
 
 DEVICE = "cuda"
 MOST = 8192

@@ -13,6 +13,7 @@ from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants.config import EIGHT_BIT
 from gemmhub_hopper.variants.shapes import EIGHT_BIT_SHAPES
 from gemmhub_nvidia.testing.torch_cuda import TorchMemory
+from hopper_card import WITH_KEPT_KERNELS, torch
 from problems import problem
 from products import EIGHT_BIT_PRODUCTS, FLOAT8_RESULTS, EightBitProduct, loaded, stored
 from vectors import EIGHT_BIT_VECTORS, eight_bit
@@ -21,31 +22,11 @@ from gemmhub.accuracy import problem_model, reference
 from gemmhub.backend import Offer
 from gemmhub.testing import Case, check
 
-torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0),
-        reason="torch sees no Hopper GPU",
-    ),
-]
+pytestmark = WITH_KEPT_KERNELS
 FLOATS, MIXED = {"dtype": "float8_e4m3fn"}, {"dtype": "float8_e5m2", "dtype_b": "float8_e4m3fn"}
 INTEGERS = {"dtype": "int8"}
 RANGE = {"scale_out": "tensor", "amax": "tensor"}
 BLOCKS, ROWS = {"scale_a": "1x128", "scale_b": "128x128"}, {"scale_a": "row", "scale_b": "column"}
-
-
-@pytest.fixture(autouse=True)
-def _kept_kernels(isolated, monkeypatch):
-    """Compiled once for all runs, in the user's cache."""
-    monkeypatch.delenv("GEMMHUB_CACHE_DIR")
-
-
-@pytest.fixture(scope="module")
-def backend():
-    backend = HopperBackend()
-    backend.probe()
-    return backend
 
 
 @pytest.mark.parametrize("input_type", EIGHT_BIT)

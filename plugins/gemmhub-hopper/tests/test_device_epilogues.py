@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gated_products import GROUPED, PRODUCTS, SPLIT
-from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.candidates.candidate import Choice, runnable
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants.config import GATED
 from gemmhub_hopper.variants.shapes import GROUPED_SHAPES, SHAPES
 from grouped_products import GroupedProduct
+from hopper_card import WITH_KEPT_KERNELS
 from products import LIMIT, EightBitProduct, Product
 from test_device import TorchMemory, run
 from test_device_eight_bit import result_of
@@ -18,29 +18,9 @@ from test_device_grouped import Held, ends_of
 
 from gemmhub.testing import Case, check
 
-torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0),
-        reason="torch sees no Hopper GPU",
-    ),
-]
+pytestmark = WITH_KEPT_KERNELS
 _ALPHA = 2.0**-6
 """Arguments of gates of about one, as in gated_products.py."""
-
-
-@pytest.fixture(autouse=True)
-def _kept_kernels(isolated, monkeypatch):
-    """Compiled once for all runs, in the user's cache."""
-    monkeypatch.delenv("GEMMHUB_CACHE_DIR")
-
-
-@pytest.fixture(scope="module")
-def backend():
-    backend = HopperBackend()
-    backend.probe()
-    return backend
 
 
 @pytest.mark.parametrize("product", [*PRODUCTS, SPLIT], ids=str)

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gemmhub_hopper.backend import HopperBackend
 from gemmhub_hopper.candidates.candidate import runnable
 from gemmhub_hopper.variants.shapes import GROUPED_SHAPES, GROUPED_SMALL_SHAPES
 from grouped_products import LIMIT, GroupedProduct
+from hopper_card import WITH_KEPT_KERNELS, torch
 from products import loaded, stored
 from test_grouped import PRODUCTS
 from test_grouped_float32 import PRODUCTS as FLOAT32_PRODUCTS
 from test_grouped_float32 import drawn, largest
 
-torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0),
-        reason="torch sees no Hopper GPU",
-    ),
-]
-
-
-@pytest.fixture(autouse=True)
-def _kept_kernels(isolated, monkeypatch):
-    """Compiled once for all runs, in the user's cache."""
-    monkeypatch.delenv("GEMMHUB_CACHE_DIR")
-
-
-@pytest.fixture(scope="module")
-def backend():
-    backend = HopperBackend()
-    backend.probe()
-    return backend
+pytestmark = WITH_KEPT_KERNELS
 
 
 class Held:

@@ -17,20 +17,13 @@ from gemmhub_hopper.candidates.candidate import Choice, runnable
 from gemmhub_hopper.lowering import lower
 from gemmhub_hopper.variants.config import Shape
 from gemmhub_hopper.variants.shapes import shapes
+from hopper_card import ON_CARD, torch
 from test_symmetric import PRODUCTS, SLICES, product
 
 import gemmhub
 
-torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
 test_device = pytest.importorskip("test_device")
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0),
-        reason="torch sees no Hopper GPU",
-    ),
-]
-backend = test_device.backend
+pytestmark = ON_CARD
 
 SEED = int(os.environ.get("TEST_SEED", "0")) or None
 """Seed of sizes; they are drawn anew where the environment names none."""

@@ -7,15 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from hopper_card import ON_CARD
 
-torch = pytest.importorskip("torch", reason="torch, for device memory, is not installed")
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability(0) != (9, 0),
-        reason="torch sees no Hopper GPU",
-    ),
-]
+pytestmark = ON_CARD
 
 FIRST = """
 import sys, time, torch, gemmhub

@@ -23,12 +23,11 @@ from address_backend import Grouped, add  # noqa: E402
 from gemmhub_hopper.backend import HopperBackend  # noqa: E402
 from gemmhub_hopper.lowering import groups  # noqa: E402
 from mixtures import experts_of, reference, routed  # noqa: E402
-from on_device import OnDevice  # noqa: E402
+from on_device import take_tensors  # noqa: E402
 
 import gemmhub  # noqa: E402
 import gemmhub.torch as door  # noqa: E402
 from gemmhub import Candidate, Offer, Refusal, api  # noqa: E402
-from gemmhub._arrays import find  # noqa: E402
 from gemmhub._doors.torch import experts  # noqa: E402
 from gemmhub.epilogues import ELEMENTWISE  # noqa: E402
 from gemmhub.errors import NoBackendError  # noqa: E402
@@ -80,10 +79,7 @@ class Pinned(Halves):
 @pytest.fixture
 def listed(monkeypatch):
     """List a backend of a class, with tensors that are on its device for gemmhub."""
-    arrays, original = OnDevice(), find.native_arrays
-    monkeypatch.setattr(
-        find, "native_arrays", lambda x, argument: arrays if isinstance(x, torch.Tensor) else original(x, argument)
-    )
+    take_tensors(monkeypatch)
     monkeypatch.setattr(experts, "_located", lambda x: ("cuda", 0))
     monkeypatch.setattr(experts, "_APART", ())
     monkeypatch.setattr(experts, "_SLOWER", ())

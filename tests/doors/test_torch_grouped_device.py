@@ -7,7 +7,6 @@ takes groups.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,13 @@ sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "de
 
 from address_backend import Grouped, add  # noqa: E402
 from grouped import operands  # noqa: E402
-from on_device import OnDevice  # noqa: E402
+from on_device import InHostMemory, on_the_device  # noqa: E402
 from products import F64  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import gemmhub  # noqa: E402
 from gemmhub import api  # noqa: E402
-from gemmhub._arrays import find  # noqa: E402
 from gemmhub._doors.torch import grouped, mode  # noqa: E402
 from gemmhub.errors import NoBackendError  # noqa: E402
 
@@ -33,27 +31,15 @@ WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__",
 """Methods of tensors that wait for a device."""
 
 
-class OnHost(Grouped):
-    """Its results are as aligned as torch's memory on the CPU."""
-
-    def kernel(self, problem, candidate):
-        return super().kernel(replace(problem, out=replace(problem.out, alignment=1)), candidate)
+class OnHost(InHostMemory, Grouped):
+    """A backend that takes groups."""
 
 
 @pytest.fixture
 def backend(monkeypatch):
-    """A backend that takes groups, and tensors that are on its device for gemmhub."""
-    arrays, original = OnDevice(), find.native_arrays
-
-    def native(x, argument):
-        return arrays if isinstance(x, torch.Tensor) else original(x, argument)
-
-    monkeypatch.setattr(find, "native_arrays", native)
-    api.forget_decisions()
-    made = add(OnHost("grouped", seconds=1e-7))
-    yield made
-    assert not made.violations
-    api.forget_decisions()
+    """The backend, and tensors that are on its device for gemmhub."""
+    with on_the_device(monkeypatch, OnHost("grouped", seconds=1e-7)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,41 +11,28 @@ torch = pytest.importorskip("torch")
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "devices"), str(Path(__file__).parent)]
 
 from address_backend import Addresses, InPlace, add  # noqa: E402
-from on_device import OnDevice  # noqa: E402
+from on_device import InHostMemory, on_the_device  # noqa: E402
 from test_torch_grouped_device import DIVIDED, reference  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import gemmhub  # noqa: E402
 from gemmhub import api  # noqa: E402
-from gemmhub._arrays import find  # noqa: E402
 from gemmhub._doors.torch import grouped, grouped_ops  # noqa: E402
 from gemmhub.errors import NoBackendError  # noqa: E402
 
 BF16 = torch.bfloat16
 
 
-class InHostMemory(InPlace):
-    """Its results are as aligned as torch's memory on the CPU."""
-
-    def kernel(self, problem, candidate):
-        return super().kernel(replace(problem, out=replace(problem.out, alignment=1)), candidate)
+class OnHost(InHostMemory, InPlace):
+    """A backend whose kernels read groups in place."""
 
 
 @pytest.fixture
 def backend(monkeypatch):
     """The backend, tensors that are on its device for gemmhub, and offsets that are there for autograd."""
-    arrays, original = OnDevice(), find.native_arrays
-
-    def native(x, argument):
-        return arrays if isinstance(x, torch.Tensor) else original(x, argument)
-
-    monkeypatch.setattr(find, "native_arrays", native)
     monkeypatch.setattr(grouped_ops, "_HOST", ())
-    api.forget_decisions()
-    made = add(InHostMemory("in_place", seconds=1e-7))
-    yield made
-    assert not made.violations
-    api.forget_decisions()
+    with on_the_device(monkeypatch, OnHost("in_place", seconds=1e-7)) as made:
+        yield made
 
 
 def whole(*shape):

@@ -15,8 +15,8 @@ from gemmhub.errors import InputError
 from gemmhub.kit import locks
 
 _known: dict[str, Epilogue] = {}
-"""What each name was registered for in this process. Compiled kernels, traced functions and graphs hold an epilogue by
-its name, so that a name cannot get another meaning before the process ends."""
+"""The epilogue that each name was registered for in this process. Compiled kernels, traced functions and graphs hold an
+epilogue by its name, so that a name cannot get another meaning before the process ends."""
 _MAX_DEGREE = 4
 
 

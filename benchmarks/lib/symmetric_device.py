@@ -16,7 +16,7 @@ DTYPES = ("bfloat16", "float16", "tf32", "float32")
 MUON = ((1024, 1024), (1024, 4096), (4096, 4096), (4096, 11008))
 """Shapes of updates, of which the first side is not the longer one."""
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
-"""Of Muon's polynomial of degree five (Jordan et al., 2024)."""
+"""The coefficients of Muon's polynomial of degree five (Jordan et al., 2024)."""
 STEPS = 5
 
 

@@ -40,9 +40,9 @@ def script(
     ``text`` and ``kind`` are those of the fault. ``guarded`` is whether operands that are dense have NaN after their
     last element, too.
     """
-    case = trial.case
     if trial.kind == "alias":  # an odd seed: the call writes into out, as in the audit
-        trial = replace(trial, case=(case := replace(case, seed=case.seed | 1)))
+        trial = replace(trial, case=replace(trial.case, seed=trial.case.seed | 1))
+    case = trial.case
     unwritten = case.activation not in (None, "relu") or case.operands or case.c == "out" or case.packed
     if unwritten or trial.kind == "threads" or case.precision != "ieee" or kind == "outside":
         return None

@@ -174,7 +174,7 @@ _MASKED = "apply it to the result, and mask what is beyond the last end"
 _REMEDIES = {
     "bias": _MASKED, "activation": _MASKED, "c": "add beta * c to the result; rows beyond the last end are zeros in it",
 }  # fmt: skip
-"""What replaces an option that is refused."""
+"""The remedy for each option that is refused."""
 
 
 def traced(a: Any, b: Any, offsets: Any = None, *, out: Any = None, **options: Any) -> Array:

@@ -45,7 +45,7 @@ _HOST = ("cpu",)
 _ALIGNMENT = 16
 """Alignment in bytes of addresses and lines of operands that kernels for groups read in place."""
 _ADD = "without an activation add beta * c to the result; rows beyond the last end are zeros in it"
-"""What replaces ``c`` where it is refused."""
+"""The remedy where ``c`` is refused."""
 
 
 def matmul(a: Tensor, b: Tensor, offsets: Any, out: Any, options: Mapping[str, Any]) -> Tensor:

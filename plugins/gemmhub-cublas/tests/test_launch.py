@@ -125,7 +125,7 @@ def test_a_bias_at_any_address(home, offset, n):
 
 @pytest.mark.parametrize("offset", [0, 2, 6])
 def test_relu_and_a_bias_at_any_address(home, offset):
-    """By an algorithm for Hopper, as the relu of older ones turns NaN into 0."""
+    """An algorithm for Hopper computes it, as the relu of older ones turns NaN into 0."""
     asked = problem(64, 64, 64, "float16", bias=bias("float16"), activation="relu")
     run, arrays = kernel(home.backend(), asked), with_bias(home, asked, offset)
     expected = np.maximum(biased(arrays), 0)
@@ -356,7 +356,7 @@ def test_other_rows_need_workspace_of_their_own(home):
 
 
 def test_a_copy_of_the_bias_of_other_rows_counts_as_workspace(home):
-    """Of a column-major result, whose bias has an element for each row."""
+    """The result is column-major, and the bias has an element for each row."""
     asked = problem(100, 64, 64, d="col", bias=bias(axis="m"))
     asked = replace(asked, out=replace(asked.out, layout=MatrixLayout(100, 64, 1, 300)))
     prepared = home.backend().prepare(asked, "66.20.1.0.0.0.35.0.3", 768)

@@ -281,7 +281,7 @@ class Ready(NamedTuple):
     """A plan with its kernels on a device."""
 
     params: Params
-    """Those of the plan; the addresses are another task's."""
+    """The parameters of the plan; the addresses are another task's."""
     launches: tuple[tuple[Function[Slot], int], ...]
     """The kernels with their numbers of CTAs, in order."""
     scratch_bytes: int

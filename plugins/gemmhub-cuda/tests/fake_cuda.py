@@ -17,7 +17,7 @@ EVERYWHERE = SimpleNamespace(ctypes=SimpleNamespace(data=4096), nbytes=2**47)
 
 
 CHANGES = ()
-"""Of the kernels' files: (file, old, new) texts."""
+"""Changes of the kernels' files: (file, old, new) texts."""
 
 
 class FakeCuda(FakeKernels):

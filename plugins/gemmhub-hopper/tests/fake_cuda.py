@@ -25,7 +25,7 @@ MAP = (
 
 KERNELS = EmulatedKernels("gemmhub_hopper", sources.activations(), Path(__file__).parent / "emulator")
 CHANGES: tuple[tuple[str, str, str], ...] = ()
-"""Of the kernels' files; see fakes.mutated."""
+"""Changes of the kernels' files; see fakes.mutated."""
 
 
 def emulator(macros):
